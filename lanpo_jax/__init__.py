@@ -1,0 +1,1 @@
+"""Reinforcement learning of language models from numbers and from language, in JAX."""

@@ -1,0 +1,1 @@
+"""Language feedback: the experience pool, retrieval, prompts and principles. Host Python, no jax."""

@@ -1,0 +1,1 @@
+"""Networks: the decoder, attention kernels, and weights from published formats."""

@@ -1,0 +1,1 @@
+"""The loss as a composition of small pure functions."""

@@ -1,0 +1,1 @@
+"""Rewards: answer checking and shaping."""

@@ -1,0 +1,1 @@
+"""From prompts to completions: token choice, the decode loop, tokenizers."""
