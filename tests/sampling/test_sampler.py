@@ -1,0 +1,160 @@
+"""The sampler against the whole forward pass: same tokens, same log-probabilities, whatever the batch."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lanpo_jax import sharding
+from lanpo_jax.models import qwen
+from lanpo_jax.sampling import sampler
+from lanpo_jax.types import Prompt
+from tests.models import tiny
+
+
+class NumberTokenizer:
+    """Text is numbers with spaces between; encode and decode are inverses."""
+
+    eos_ids = (3, 5)
+
+    def render(self, messages):
+        return [int(word) for word in messages[-1]["content"].split()]
+
+    def decode(self, ids, skip_special=True):
+        return " ".join(map(str, ids))
+
+
+def ask(ids, samples=3, key="k", limit=12):
+    return Prompt(({"role": "user", "content": " ".join(map(str, ids))},), samples, key, limit)
+
+
+def score(config, params, mesh, ids, temperature):
+    """Log-softmax at every position of one sequence by one whole forward pass."""
+    tokens = jnp.asarray(ids)[None]
+    with jax.set_mesh(mesh):
+        positions = jnp.arange(len(ids))[None]
+        hidden, _ = qwen.Decoder(config).apply({"params": params}, tokens, positions, jnp.ones_like(tokens))
+        return np.asarray(jax.nn.log_softmax(qwen.logits(params, hidden)[0] / temperature))
+
+
+@pytest.fixture(scope="module", params=["qwen2", "qwen3", "llama"])
+def model(request, mesh):
+    config = tiny.config(request.param)
+    return config, tiny.params(config, mesh)
+
+
+PROMPTS = [[7, 8, 9, 10, 11], [20], list(range(30, 48))]
+
+
+def make(config, mesh, rows=64, **kw):
+    return sampler.Sampler(config, NumberTokenizer(), mesh, rows, prompt_bucket=8, token_bucket=4, **kw)
+
+
+def test_logprobs_are_those_of_the_whole_forward_pass(model, mesh):
+    config, params = model
+    run = make(config, mesh)
+    for temperature in (1.0, 0.6):
+        prompts = [ask(p, key=str(p)) for p in PROMPTS]
+        for generation in run(params, prompts, seed=0, step=0, temperature=temperature):
+            for c in generation.completions:
+                ids = generation.prompt_tokens.tolist() + c.tokens.tolist()
+                logp = score(config, params, mesh, ids, temperature)
+                start = len(generation.prompt_tokens)
+                expected = [logp[start - 1 + t, token] for t, token in enumerate(c.tokens)]
+                np.testing.assert_allclose(c.logprobs, expected, atol=1e-4)
+
+
+def test_greedy_is_argmax_of_the_whole_forward_pass(model, mesh):
+    config, params = model
+    (generation,) = make(config, mesh)(params, [ask(PROMPTS[0], samples=1)], seed=0, step=0, temperature=0.0)
+    ids = PROMPTS[0].copy()
+    for token in generation.completions[0].tokens:
+        assert token == score(config, params, mesh, ids, 1.0)[-1].argmax()
+        ids.append(int(token))
+
+
+def test_a_row_depends_on_nothing_but_itself(model, mesh):
+    """Alone or among others, in any order, with other padding and batch size: the same tokens."""
+    config, params = model
+    prompts = [ask(p, key=str(p)) for p in PROMPTS]
+    together = make(config, mesh)(params, prompts, seed=4, step=9, temperature=1.0)
+    swapped = make(config, mesh)(params, prompts[::-1], seed=4, step=9, temperature=1.0)[::-1]
+    alone = [make(config, mesh, rows=3)(params, [p], seed=4, step=9, temperature=1.0)[0] for p in prompts]
+    wide = dataclasses.replace(make(config, mesh), prompt_bucket=64)
+    padded = wide(params, prompts, seed=4, step=9, temperature=1.0)
+    for other in (swapped, alone, padded):
+        for a, b in zip(together, other):
+            for x, y in zip(a.completions, b.completions):
+                assert x.tokens.tolist() == y.tokens.tolist()
+                np.testing.assert_allclose(x.logprobs, y.logprobs, atol=1e-5)
+
+
+def test_randomness_differs_by_step_seed_key_and_sample(mesh):
+    config = tiny.config("llama")
+    params = tiny.params(config, mesh, scale=1.0)
+    run = make(config, mesh)
+    seen = set()
+    for seed, step, key in [(0, 0, "a"), (1, 0, "a"), (0, 1, "a"), (0, 0, "b")]:
+        (g,) = run(params, [ask([7, 8], key=key)], seed=seed, step=step, temperature=1.0)
+        seen |= {tuple(c.tokens.tolist()) for c in g.completions}
+    assert len(seen) == 12
+
+
+def test_ends_at_any_eos_and_counts_limits(mesh):
+    config = tiny.config("llama")
+    params = tiny.params(config, mesh, scale=1.0)  # nearly uniform: an end token about every 50 draws
+    prompts = [ask([9, i], samples=4, key=str(i), limit=7 + 20 * (i % 2)) for i in range(16)]
+    for i, g in enumerate(make(config, mesh)(params, prompts, seed=0, step=0, temperature=1.0)):
+        for c in g.completions:
+            ends = [t for t, token in enumerate(c.tokens) if token in (3, 5)]
+            assert ends in ([], [len(c.tokens) - 1])  # the end token is kept and nothing follows it
+            assert c.truncated == (not ends)
+            assert len(c.tokens) == 7 + 20 * (i % 2) if c.truncated else len(c.tokens) <= 7 + 20 * (i % 2)
+
+
+def test_zero_id_mid_way_is_an_ordinary_token(mesh):
+    """Masks come from lengths: a sampled id 0 (often the padding id) must not shift or hide anything."""
+    config = tiny.config("llama")
+    params = tiny.params(config, mesh, scale=1.0)
+    params = params | {"embed": params["embed"].at[0].set(params["embed"][8] * 40)}
+    prompts = [ask([9, i], samples=4, key=str(i)) for i in range(4)]
+    found = 0
+    for g in make(config, mesh)(params, prompts, seed=0, step=0, temperature=1.0):
+        for c in g.completions:
+            found += 0 in c.tokens[:-1]
+            ids = g.prompt_tokens.tolist() + c.tokens.tolist()
+            logp = score(config, params, mesh, ids, 1.0)
+            expected = [logp[1 + t, token] for t, token in enumerate(c.tokens)]
+            np.testing.assert_allclose(c.logprobs, expected, atol=1e-4)
+    assert found
+
+
+def test_scanned_layers_and_eight_devices_sample_the_same(mesh):
+    config = tiny.config("qwen2")
+    params = tiny.params(config, mesh)
+    prompts = [ask(p, key=str(p)) for p in PROMPTS]
+    one = make(config, mesh)(params, prompts, seed=0, step=0, temperature=1.0)
+    scanned = tiny.config("qwen2", scan_layers=True)
+    stacked = qwen.stack_layers(params)
+    big = sharding.make_mesh(data=2, fsdp=2, tensor=1, devices=jax.devices()[:4])
+    shapes, axes = qwen.abstract(scanned)
+    where = jax.tree.map(lambda s: s.sharding, sharding.shard_abstract(big, shapes, axes))
+    for config2, mesh2, tree in [(scanned, mesh, stacked), (scanned, big, jax.device_put(stacked, where))]:
+        other = make(config2, mesh2)(tree, prompts, seed=0, step=0, temperature=1.0)
+        for a, b in zip(one, other):
+            for x, y in zip(a.completions, b.completions):
+                assert x.tokens.tolist() == y.tokens.tolist()
+
+
+def test_few_programs(mesh):
+    """Other temperatures, seeds, prompts and limits within the buckets reuse the compiled program."""
+    config = tiny.config("llama")
+    params = tiny.params(config, mesh)
+    run = make(config, mesh)
+    run(params, [ask([7, 8])], seed=0, step=0, temperature=1.0)
+    before = sampler.sample._cache_size()
+    for step, temperature in enumerate([0.0, 0.7, 1.3]):
+        run(params, [ask([9] * (step + 1), limit=9 + step)], seed=step, step=step, temperature=temperature)
+    assert sampler.sample._cache_size() == before
