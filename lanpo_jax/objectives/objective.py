@@ -1,0 +1,177 @@
+"""One loss made of small parts: slots named by config strings, resolved at start-up, composed here.
+
+    objective = build({"advantage": "group_norm", "ratio": "token", "surrogate": "clip(low=0.2, high=0.28)", ...})
+    total, weight, metrics = loss(objective, logprobs, batch)
+
+The loss of a mini-batch is sum(total) / sum(weight) over its micro-batches: `pooled.ratio`. No class per method, no
+branch on a method's name: a method is the dict that names its parts (configs/objectives.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lanpo_jax import spec
+from lanpo_jax.objectives import advantages as advantages_lib
+from lanpo_jax.objectives import aggregates, filters, monitors, penalties, pooled, ratios, surrogates
+from lanpo_jax.objectives import groups as groups_lib
+from lanpo_jax.objectives import tokens as tokens_lib
+from lanpo_jax.objectives import weights as weights_lib
+
+SLOTS = {
+    "filter": filters,
+    "advantage": advantages_lib,
+    "ratio": ratios,
+    "surrogate": surrogates,
+    "weights": weights_lib,
+    "aggregate": aggregates,
+    "kl": penalties,  # added to the loss
+    "reward_kl": penalties,  # taken from the reward
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The bound functions of every slot, and the union of what they need.
+
+    `needs` names inputs beyond mask, advantages and log-probabilities: "ref", "sampler", "entropy", "truncated",
+    "selected", "lengths", "values", "group", ...: the loop computes only what is named there.
+    """
+
+    filter: Callable
+    advantage: Callable
+    ratio: Callable
+    surrogate: Callable
+    weights: tuple[Callable, ...]
+    aggregate: Callable
+    kl: Callable
+    reward_kl: Callable
+    needs: frozenset[str]
+
+
+def build(config: Mapping[str, str]) -> Objective:
+    """Resolves a mapping of slot -> spec string. Raises ValueError in one sentence that lists what exists."""
+    for slot in config:
+        if slot not in SLOTS:
+            hint = spec.nearest(slot, SLOTS)
+            raise ValueError(f"{slot!r} is no slot of an objective{hint}; there are: {', '.join(SLOTS)}.")
+    missing = [slot for slot in SLOTS if slot not in config]
+    if missing:
+        raise ValueError(f"The objective lacks {', '.join(missing)}; name a function for each of {', '.join(SLOTS)}.")
+    bound = {slot: spec.resolve(config[slot], SLOTS[slot]) for slot in SLOTS if slot != "weights"}
+    factors = tuple(spec.resolve(text, weights_lib) for text in _terms(config["weights"]))
+    needed = (getattr(part.func, "needs", frozenset()) for part in (*bound.values(), *factors))
+    return Objective(**bound, weights=factors, needs=frozenset().union(*needed))
+
+
+def loss(
+    objective: Objective,
+    logprobs: jax.Array,
+    batch: tokens_lib.Batch,
+    *,
+    aux: Mapping[str, jax.Array] | None = None,
+    state: Mapping[str, jax.Array] | None = None,
+) -> tuple[jax.Array, jax.Array, dict[str, pooled.Pooled]]:
+    """(sum, weight, metrics) of one micro-batch of B completions; the weight depends on masks alone.
+
+    `logprobs` [B, T] carries the gradient; `aux` holds what `objective.needs` asks of the forward pass, [B, T] each
+    ("entropy", "values", ...); `state` the scalars of a stateful method. Masked entries of any array may hold anything.
+    """
+    tokens = _exclude(objective, tokens_lib.prepare(logprobs, batch, aux, state))
+    log_ratio = objective.ratio(tokens)
+    policy = objective.surrogate(tokens, log_ratio)
+    weight, metrics = _weight(objective, tokens)
+    penalty, kl_metrics = _penalty(objective, tokens)
+    policy_sum, count = objective.aggregate(policy.loss * weight, tokens.mask)
+    total, _ = objective.aggregate(policy.loss * weight + penalty, tokens.mask)
+    metrics |= {"actor/pg_loss": pooled.Mean(policy_sum, count)} | kl_metrics
+    metrics |= monitors.actor(tokens, log_ratio, policy) | monitors.mismatch(tokens)
+    return total, count, jax.lax.stop_gradient(metrics)
+
+
+def advantages(objective: Objective, groups: groups_lib.Groups) -> np.ndarray:
+    """Advantages of a step, float64 [P, G] (or [P, G, T]); on the host, before batching.
+
+    Raises ValueError for a group of one under a group baseline, and for a reward that is neither finite nor marked as
+    unknown.
+    """
+    check_sizes(objective, *groups.rewards.shape)
+    bad = int(np.sum(~np.isfinite(groups.rewards) & groups.known))
+    if bad:
+        raise ValueError(f"{bad} of {groups.rewards.size} rewards are not finite; mark them unknown in Groups.scored.")
+    return objective.advantage(groups)
+
+
+def check_sizes(objective: Objective, prompts: int, group: int) -> None:
+    """Raises ValueError when the advantage cannot be taken over `prompts` groups of `group` completions."""
+    name = objective.advantage.func.__name__
+    if group == 1 and "group" in objective.needs:
+        raise ValueError(f"Advantage {name} of a group of 1 is always 0; set rollout.group to 2 or more.")
+
+
+def reward_penalty(
+    objective: Objective, logprobs: np.ndarray, ref_logprobs: np.ndarray, mask: np.ndarray
+) -> np.ndarray:
+    """beta·KL of each token to be taken from the rewards, float [.., T]; sum over T for one number per completion."""
+    valid = np.asarray(mask) != 0
+    delta = np.where(valid, logprobs, 0) - np.where(valid, ref_logprobs, 0)
+    return np.asarray(objective.reward_kl(jnp.asarray(delta)).cost) * valid
+
+
+def options(bound: functools.partial) -> dict[str, Any]:
+    """The values of a bound function's options, defaults included."""
+    defaults = {name: p.default for name, p in spec.options(bound.func).items()}
+    return defaults | bound.keywords
+
+
+def _terms(text: str) -> list[str]:
+    """'a(x=1) + b' -> ['a(x=1)', 'b']."""
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        return [text]  # spec.resolve says what is wrong with it
+    found = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        found.append(ast.unparse(node.right))
+        node = node.left
+    return [ast.unparse(node), *reversed(found)]
+
+
+def _exclude(objective: Objective, tokens: tokens_lib.Tokens) -> tokens_lib.Tokens:
+    """Takes whole completions out of the batch, where a weights function says so."""
+    for part in objective.weights:
+        if getattr(part.func, "excludes", False):
+            batch = dataclasses.replace(tokens.batch, mask=tokens.mask * part(tokens))
+            tokens = dataclasses.replace(tokens, batch=batch)
+    return tokens
+
+
+def _weight(objective: Objective, tokens: tokens_lib.Tokens) -> tuple[jax.Array, dict[str, pooled.Pooled]]:
+    """The product of all factors, and the metrics of the sampler correction where there is one."""
+    product, metrics = jnp.ones_like(tokens.mask), {}
+    for part in objective.weights:
+        factor = part(tokens)
+        product = product * factor
+        if "correction" in getattr(part.func, "needs", ()):
+            metrics |= monitors.correction(factor, options(part)["cap"], tokens.mask)
+    return product, metrics
+
+
+def _penalty(objective: Objective, tokens: tokens_lib.Tokens) -> tuple[jax.Array | float, dict[str, pooled.Pooled]]:
+    """beta·KL per token against the reference, and its metric; nothing without a reference."""
+    if tokens.batch.ref_logprobs is None:
+        if "ref" in getattr(objective.kl.func, "needs", ()):
+            raise ValueError(
+                "The objective has a KL penalty but the batch has no ref_logprobs; set kl='none' or a ref."
+            )
+        return 0.0, {}
+    penalty = objective.kl(tokens.logprobs - tokens.batch.ref_logprobs)
+    return penalty.cost, {"actor/kl_ref": pooled.mean(penalty.kl, tokens.mask)}
