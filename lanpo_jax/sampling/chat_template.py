@@ -49,7 +49,8 @@ def render(
         )
     except (jinja2.TemplateError, TypeError, KeyError, AttributeError, OverflowError) as error:
         roles = ", ".join(str(m.get("role")) for m in messages)
-        raise ValueError(f"The chat template can't render the roles {roles}: {error}.") from error
+        reason = str(error).rstrip(".")
+        raise ValueError(f"The chat template can't render the roles {roles}: {reason}.") from error
 
 
 def mark(messages: Iterable[Mapping[str, Any]], tokens: re.Pattern) -> list[dict[str, Any]]:
