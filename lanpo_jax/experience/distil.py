@@ -11,7 +11,8 @@ from lanpo_jax.experience import index, prompts
 REASONS = ("empty", "too_long", "copied", "answer")  # why a principle is rejected
 
 _NUMBER = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
-_RATIO = re.compile(r"\\[dt]?frac\s*\{?\s*(\d+)\s*\}?\s*\{?\s*(\d+)\s*\}?|(\d+)\s*/\s*(\d+)")
+_PART = r"\s*(?:\{\s*(\d+)\s*\}|(\d))"  # an argument of \frac: braced, or a single digit
+_RATIO = re.compile(rf"\\[dt]?frac{_PART}{_PART}|(\d+)\s*/\s*(\d+)")
 _LABEL = re.compile(r"^\W*(?:general\s+)?(?:principle|hint|lesson)\W*:\W*", re.IGNORECASE)
 # Numbers as words. "one" is left out: it is a pronoun more often than a number.
 # fmt: off

@@ -62,19 +62,22 @@ class Pool:
     When full, the entry not used for longest goes (used: stored to, or its principle shown).
     """
 
-    def __init__(self, capacity: int = 100_000, attempts: int = 2) -> None:
+    def __init__(
+        self, capacity: int = 100_000, attempts: int = 2, near_duplicate: float = index_lib.NEAR_DUPLICATE
+    ) -> None:
         if capacity < 1 or attempts < 1:
             raise ValueError(
                 f"A pool of {capacity} entries with {attempts} attempts each holds nothing; use 1 or more."
             )
         self.capacity = capacity
         self.attempts = attempts
-        self.index = index_lib.Index()  # texts of the problems that have a principle
+        self.near_duplicate = near_duplicate
+        self.index = index_lib.Index(near_duplicate)  # texts of the problems that have a principle
         self.evicted = 0  # entries dropped so far
         self.refused = 0  # admissions refused so far because the problem is forbidden
         self._entries: collections.OrderedDict[str, Entry] = collections.OrderedDict()  # least recently used first
         self._outcomes: dict[str, Outcome] = {}
-        self._forbidden = index_lib.Index()
+        self._forbidden = index_lib.Index(near_duplicate)
         self._forbidden_texts: dict[str, None] = {}  # an ordered set
 
     def __len__(self) -> int:
@@ -182,6 +185,7 @@ class Pool:
             "version": VERSION,
             "capacity": self.capacity,
             "attempts": self.attempts,
+            "near_duplicate": self.near_duplicate,
             "evicted": self.evicted,
             "refused": self.refused,
             "entries": [dataclasses.asdict(e) for e in self._entries.values()],
@@ -197,7 +201,7 @@ def from_state(state: Mapping[str, Any]) -> Pool:
         raise ValueError(
             f"Pool state has version {state.get('version')!r}, this code reads {VERSION}; start a new pool."
         )
-    pool = Pool(state["capacity"], state["attempts"])
+    pool = Pool(state["capacity"], state["attempts"], state["near_duplicate"])
     pool.evicted, pool.refused = state["evicted"], state["refused"]
     pool.forbid(state["forbidden"])
     for value in state["entries"]:

@@ -1,0 +1,182 @@
+"""Index and retrievers: against scikit-learn's own TF-IDF, and the guard against one's own problem."""
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+
+from lanpo_jax import spec
+from lanpo_jax.experience import index as index_lib
+from lanpo_jax.experience import retrieval
+from tests import fakes
+
+MATH = [
+    r"Compute $\frac{1}{2} + \frac{1}{3}$.",
+    r"Solve $x^2 - 5x + 6 = 0$ for $x$.",
+    r"Find the area of a circle with radius $\sqrt{3}$.",
+    r"A triangle has sides 3, 4 and 5. Find its area.",
+    r"How many primes are less than 1,000?",
+    r"Solve $x^2 + 2x + 1 = 0$ for $x$.",
+]
+
+
+def build(texts, **kinds) -> index_lib.Index:
+    index = index_lib.Index()
+    for i, text in enumerate(texts):
+        index.add(f"p{i}", text)
+    return index
+
+
+def query(text, id="new", key="0") -> retrieval.Query:
+    return retrieval.Query(id, text, key)
+
+
+def oracle(stored: list[str], asked: list[str]) -> np.ndarray:
+    """Cosines by scikit-learn's transformer fitted to the whole store, [asked, stored]."""
+    hashing = HashingVectorizer(analyzer=index_lib.features, n_features=2**18, alternate_sign=False, norm=None)
+    tfidf = TfidfTransformer(sublinear_tf=True, smooth_idf=True, norm="l2").fit(hashing.transform(stored))
+    rows, queries = (tfidf.transform(hashing.transform(texts)) for texts in (stored, asked))
+    return (queries @ rows.T).toarray()
+
+
+def found(index, texts, **options) -> list[dict[str, float]]:
+    hits = retrieval.tfidf(index, [query(t) for t in texts], **options)
+    return [{h.id: h.similarity for h in own} for own in hits]
+
+
+def test_scores_are_those_of_a_full_refit_after_adding_and_removing():
+    texts = MATH + [p.text for p in fakes.problems(30)]
+    index = build(texts)
+    assert found(index, MATH[:1], k=3)  # the first question turns pending texts into rows
+    for i in (1, 7, 20):
+        index.remove(f"p{i}")
+    more = [p.text for p in fakes.problems(10, start=50)]
+    for i, text in enumerate(more):
+        index.add(f"q{i}", text)
+    kept = {f"p{i}": t for i, t in enumerate(texts) if i not in (1, 7, 20)} | {f"q{i}": t for i, t in enumerate(more)}
+    asked = [r"Solve $y^2 - 4 = 0$.", "Zoe has 70 apples. Then Zoe wins 2 more apples. How many apples has she?"]
+    expected = oracle(list(kept.values()), asked)
+    for row, hits in zip(expected, found(index, asked, k=100, threshold=0.0), strict=True):
+        want = {id: s for id, s in zip(kept, row, strict=True) if 0 < s <= index_lib.NEAR_DUPLICATE}
+        assert hits.keys() == want.keys()
+        assert max(abs(hits[id] - want[id]) for id in want) < 1e-5
+
+
+def test_best_come_first_and_k_and_threshold_bound_them():
+    index = build(MATH)
+    hits = retrieval.tfidf(index, [query("Solve $x^2 - 3x + 2 = 0$ for $x$.")], k=2, threshold=0.1)[0]
+    assert [h.id for h in hits] == ["p1", "p5"]
+    assert hits[0].similarity > hits[1].similarity >= 0.1
+    assert retrieval.tfidf(index, [query("Solve $x^2 - 3x + 2 = 0$ for $x$.")], k=2, threshold=0.9) == [[]]
+    assert retrieval.tfidf(index, [query("Zebra")], k=2) == [[]]
+    assert retrieval.tfidf(index_lib.Index(), [query("x")]) == [[]]
+
+
+def test_candidates_from_a_querys_heaviest_terms_find_most_neighbours():
+    problems = [p.text for p in fakes.problems(400)]
+    index = build(problems)
+    asked = [query(t, f"p{i}") for i, t in enumerate(problems[:100])]
+    full = retrieval.tfidf(index, asked, threshold=0.0)
+    quick = retrieval.tfidf(index, asked, threshold=0.0, terms=40)
+    assert np.mean([a == b for a, b in zip(full, quick, strict=True)]) > 0.9
+    exact = {h.id: h.similarity for h in retrieval.tfidf(index, asked[:1], k=400, threshold=0.0)[0]}
+    assert quick[0][0].similarity == pytest.approx(exact[quick[0][0].id])
+
+
+def test_blocks_do_not_change_answers(monkeypatch):
+    index = build([p.text for p in fakes.problems(100)] + ["Twin text of stamps."] * 1)
+    asked = [query(p.text, p.id) for p in fakes.problems(20)]
+    whole = retrieval.tfidf(index, asked, k=5)
+    monkeypatch.setattr(index_lib, "_BLOCK", 7)
+    assert retrieval.tfidf(index, asked, k=5) == whole
+
+
+@pytest.mark.parametrize("name", ["tfidf(threshold=0.0, k=5)", "tfidf(threshold=0.0, k=5, terms=20)", "random(k=5)"])
+def test_never_the_same_problem_nor_a_near_duplicate(name):
+    base = (
+        "Tom walks 12 miles on Monday and 7 miles on Tuesday, rests on Wednesday, and rides a bicycle for another long "
+        "way on Thursday and Friday, until he has seen the whole of the valley. How many miles does he walk? $x^2$"
+    )
+    texts = [
+        base,
+        base.upper().replace("$X^2$", "$x^2$"),  # case
+        base.replace(". ", ".\n\n  "),  # spacing
+        base.replace("?", "??"),  # punctuation
+        base.replace("the whole", "whole"),  # similar above .95
+        base.replace("12", "13").replace("7", "8").replace("walk", "ride"),  # another problem
+        "Tom walks a dog. How many dogs?",
+    ]
+    index = build(texts)
+    assert index.duplicates([texts[4]]) == [True] and index_lib.normal(texts[4]) != index_lib.normal(base)
+    index.remove("p4")
+    assert index.duplicates([texts[4]]) == [True]  # similar, not equal
+    index.add("p4", texts[4])
+    retrieve = spec.resolve(name, retrieval)
+    for key in range(20):
+        for id in ("p0", "elsewhere"):
+            ids = {h.id for h in retrieve(index, [query(base, id, str(key))])[0]}
+            assert ids <= {"p5", "p6"}, ids
+            assert "p6" in ids
+
+
+def test_equal_but_for_a_number_is_another_problem():
+    assert index_lib.normal("It costs $3.50, Tom!") == index_lib.normal("it costs 3.50 tom")
+    assert index_lib.normal("It costs 3.50") != index_lib.normal("It costs 350")
+    assert index_lib.normal("Take 1,000") != index_lib.normal("Take 1 000")
+    index = build(["Add 5 and 7, then halve the sum."])
+    assert index.duplicates(["add 5 and 7 then halve the sum", "Add 5 and 9, then double it."]) == [True, False]
+
+
+def test_removed_problems_do_not_come_back_and_do_not_forbid():
+    index = build(MATH)
+    index.remove("p0")
+    index.remove("absent")
+    assert len(index) == 5 and "p0" not in index
+    assert index.duplicates([MATH[0], MATH[1]]) == [False, True]
+    assert "p0" not in found(index, [MATH[0] + " Show all the work that you did on this."], k=9, threshold=0.0)[0]
+
+
+def test_compaction_keeps_answers_and_order():
+    texts = [p.text for p in fakes.problems(300)]
+    removed, fresh = build(texts), index_lib.Index()
+    asked = [query(t) for t in MATH] + [query(p.text, p.id) for p in fakes.problems(9, start=400)]
+    retrieval.tfidf(removed, asked)
+    for i in range(300):
+        if i % 5:
+            removed.remove(f"p{i}")
+        else:
+            fresh.add(f"p{i}", texts[i])
+    assert len(removed._ids) < 300  # rows were really dropped
+    assert removed.ids() == fresh.ids()
+    assert retrieval.tfidf(removed, asked, k=9, threshold=0.0) == retrieval.tfidf(fresh, asked, k=9, threshold=0.0)
+    assert retrieval.random(removed, asked, k=4) == retrieval.random(fresh, asked, k=4)
+
+
+def test_math_tokens_stay_whole():
+    text = r"If $\frac{1}{2}x^2 + a_{10} \Delta = 3,000$ and 2.5 Apples"
+    assert {r"\frac", "x^2", "a_{10}", "3,000", "2.5", r"\Delta", "apples", "="} <= set(index_lib.tokens(text))
+    assert "wx^2" in set(index_lib.features(text))
+
+
+@pytest.mark.parametrize("text", ["", " ", "\ud800", "?!", "\x00", "x" * 20_000])
+def test_odd_texts_are_answered(text):
+    index = build([*MATH, text])
+    assert len(retrieval.tfidf(index, [query(text), query(MATH[0])])) == 2
+    assert retrieval.random(index, [query(text)])
+
+
+def test_random_is_uniform_and_depends_on_its_key_alone():
+    index = build(MATH)
+    queries = [query(MATH[0], "p0", str(i)) for i in range(2000)]
+    drawn = [hits[0].id for hits in retrieval.random(index, queries)]
+    counts = [drawn.count(f"p{i}") for i in range(6)]
+    assert counts[0] == 0
+    expected = 400
+    assert sum((c - expected) ** 2 / expected for c in counts[1:]) < 18.5  # chi-square, 4 degrees, p = .001
+    assert [h[0].id for h in retrieval.random(index, queries[5:8])] == drawn[5:8]
+
+
+def test_unknown_retriever_and_option_are_named():
+    with pytest.raises(ValueError, match="did you mean 'tfidf'"):
+        spec.resolve("tfdif", retrieval)
+    with pytest.raises(ValueError, match="threshold"):
+        spec.resolve("tfidf(treshold=0.3)", retrieval)
