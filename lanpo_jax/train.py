@@ -1,0 +1,406 @@
+"""THE loop. The only file that knows every other; below it, nobody sees a configuration object.
+
+Chapters: 1 the machine and the model, 2 the problems, 3 the parts, 4 where to start, 5 the steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from lanpo_jax import (
+    batching,
+    checkpoint,
+    console,
+    data,
+    demonstrations,
+    episodes,
+    evaluate,
+    families,
+    metrics,
+    optimizer,
+    sharding,
+    spec,
+)
+from lanpo_jax.experience import pool as pool_lib
+from lanpo_jax.experience import prompts, retrieval
+from lanpo_jax.learner import Learner, TrainState
+from lanpo_jax.models import embedded, qwen, weights
+from lanpo_jax.objectives import groups as groups_lib
+from lanpo_jax.objectives import objective as objective_lib
+from lanpo_jax.rewards import reward
+from lanpo_jax.sampling import sampler as sampler_lib
+from lanpo_jax.sampling import tokenizer as tokenizer_lib
+from lanpo_jax.types import Completion, Generation, Grades, Group, Problem
+
+IMITATION = {"ratio": "none", "surrogate": "likelihood"}  # advantage 1: the mean log-likelihood of demonstrations
+
+
+def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+    """Trains as the configuration says; resumes by itself when `workdir` holds a checkpoint."""
+    c = ml_collections.FrozenConfigDict(config)
+    first = jax.process_index() == 0
+    tell = console.Console(quiet=not first)
+    _prepare_folder(workdir)
+    began = time.perf_counter()
+
+    # ---- 1. The machine and the model -------------------------------------------------------------------------
+    mesh = sharding.make_mesh(data=c.mesh.data, fsdp=c.mesh.fsdp, tensor=c.mesh.tensor)
+    source = weights.open_checkpoint(embedded.resolve(c.model.path, say=tell.say)) if c.model.path else None
+    if source is None and not c.model.hf:
+        raise ValueError("model.path is empty; give a checkpoint directory, a .gguf file or 'smollm2-135m-instruct'.")
+    published = source.config if source else json.loads(c.model.hf)
+    network = qwen.ModelConfig.from_hf(
+        published, dtype=c.model.dtype, scan_layers=c.model.scan_layers, remat=c.model.remat
+    )
+
+    # ---- 2. The problems --------------------------------------------------------------------------------------
+    train = data.load(*c.data.train)
+    held_out = {name: data.load(text)[: c.eval.limit or None] for name, text in c.data.eval.items()}
+    train, also_held_out = data.exclude(train, [p for found in held_out.values() for p in found])
+    tokenizer = _tokenizer(c, source, workdir, train)
+    tokenizer_lib.check_vocabulary(tokenizer, network.vocab)
+    templates = prompts.Templates(
+        style=c.prompt.style,
+        answer=c.prompt.answer,
+        system=c.prompt.system,
+        examples=families.examples(c.prompt.examples) if c.prompt.examples else (),
+    )
+    fit = functools.partial(_within_limit, tokenizer=tokenizer, templates=templates, limit=c.data.prompt_limit)
+    train, overlong = fit(train, policy=c.data.overlong)
+    held_out = {name: fit(found, policy=c.data.overlong)[0] for name, found in held_out.items()}
+    if len(train) < 1:
+        raise ValueError("No training problem is left; look at data.train, data.eval and data.prompt_limit.")
+    tell.say(
+        f"{len(train)} training problems ({len(also_held_out)} dropped that are in an evaluation set, {overlong} over "
+        f"{c.data.prompt_limit} tokens); evaluation: "
+        + (", ".join(f"{name} {len(found)}" for name, found in held_out.items()) or "none")
+    )
+
+    # ---- 3. The parts -----------------------------------------------------------------------------------------
+    objective = objective_lib.build(c.objective.to_dict())
+    objective_lib.check_sizes(objective, c.rollout.prompts, c.rollout.group)
+    grade = reward.build(tuple(c.reward.functions), tuple(c.reward.weights))
+    episode = spec.resolve(c.rollout.episode, {"direct": episodes.direct, "lanpo": episodes.lanpo})
+    retrieve = spec.resolve(c.rollout.retriever, retrieval)
+    sampler = sampler_lib.Sampler(network, tokenizer, mesh, c.rollout.rows)
+    rate = optimizer.schedule(
+        rate=c.optimizer.rate,
+        warmup=c.optimizer.warmup,
+        decay=c.optimizer.decay,
+        updates=c.steps * c.update.mini_batches,
+        floor=c.optimizer.floor,
+    )
+    learner = _learner(c, network, mesh, objective, rate, c.rollout.prompts * c.rollout.group)
+
+    # ---- 4. Where to start: this run's own checkpoint, or the given weights, or random ones -------------------
+    checkpoints = checkpoint.Checkpoints(workdir, c.checkpoint.keep)
+    latest = checkpoints.latest()
+    pool = pool_lib.Pool(c.rollout.pool_size)
+    counters = {"samples": 0, "tokens": 0}
+    baseline: dict[str, list[float]] = {}  # per-problem shares of the first evaluation, for the paired comparison
+    if latest is not None:
+        saved, side = checkpoints.restore(latest, _saved(learner.abstract, learner.abstract.params, objective))
+        state, reference = saved["train"], saved["reference"]
+        pool, counters, baseline = pool_lib.from_state(side["pool"]), side["counters"], side["baseline"]
+        start = latest
+        tell.say(f"Resumed from step {latest} of {workdir}.")
+        for line in _changes(side["config"], c.to_dict()):
+            tell.say(f"  the configuration changed: {line}")
+    else:
+        params = weights.load_params(source, learner.abstract.params) if source else learner.random_params(c.seed)
+        if c.warmup.steps:
+            params = _imitate(c, learner, params, train, tokenizer, templates, tell)
+        reference = jax.tree.map(jax.numpy.copy, params) if "ref" in objective.needs else {}
+        state, start = learner.start(params), 0
+        pool.forbid([p.text for found in held_out.values() for p in found])
+    writer = metrics.Writer(workdir, latest) if first else metrics.Silent()
+    parameters = sum(x.size for x in jax.tree.leaves(state.params))
+    tell.say(
+        f"{published['model_type']} with {parameters / 1e6:.1f}M parameters on {jax.device_count()} "
+        f"{jax.devices()[0].platform} device(s), mesh {dict(mesh.shape)}; {c.steps} steps of {c.rollout.prompts} "
+        f"prompts x {c.rollout.group} samples."
+    )
+
+    # ---- 5. The steps -----------------------------------------------------------------------------------------
+    timer, eta = metrics.Clock(), console.Eta()
+
+    def generate(role: str, asked, *, step: int, temperature: float, phase: str) -> list[Generation]:
+        with timer(phase), tell.phase(phase) as advance:
+            return sampler(state.params, asked, seed=c.seed, step=step, temperature=temperature, progress=advance)
+
+    def timed_grade(problems: Sequence[Problem], completions: Sequence[Completion], *counts) -> Grades:
+        with timer("reward"):
+            return grade(problems, completions, *counts)
+
+    def truncate(text: str, tokens: int) -> tuple[str, bool]:
+        ids = tokenizer.encode(text)
+        return (text, False) if len(ids) <= tokens else (tokenizer.decode(ids[:tokens]), True)
+
+    def fits(messages, max_new_tokens: int) -> bool:
+        return len(tokenizer.render(messages)) <= c.data.prompt_limit
+
+    def assess(step: int) -> dict[str, float]:
+        """Zero-shot scores of all sets. The randomness is the same every time, so that differences are paired."""
+        numbers, began = {}, time.perf_counter()
+        draw = functools.partial(generate, step=0, temperature=c.eval.temperature, phase="eval")
+        for name, found in held_out.items():
+            groups, _ = episodes.direct(
+                found, draw, timed_grade, templates, f"eval/{name}",
+                group=c.eval.samples, max_new_tokens=c.rollout.max_new_tokens,
+            )  # fmt: skip
+            score = evaluate.score(name, groups)
+            baseline.setdefault(name, score.means.tolist())
+            numbers |= score.numbers()
+            low, high = evaluate.interval(score.correct)
+            tell.say(
+                f"eval {name} at step {step}: mean@{c.eval.samples} {score.means.mean():.3f} [{low:.3f}, {high:.3f}], "
+                f"pass@{c.eval.samples} {score.correct.any(1).mean():.3f}, {len(found)} problems"
+            )
+            tell.samples(name, groups, c.log.samples)
+            if step == c.steps and step > 0:
+                gain, low, high = evaluate.paired(np.array(baseline[name]), score.means)
+                tell.say(
+                    f"change of {name} since the start: {gain:+.3f}, 95% interval [{low:+.3f}, {high:+.3f}] (paired)"
+                )
+                numbers |= {f"val/{name}/gain": gain, f"val/{name}/gain_low": low, f"val/{name}/gain_high": high}
+        eta.spent("eval", time.perf_counter() - began)
+        return numbers
+
+    if start == 0 and latest is None:
+        numbers = assess(0)
+        writer.write(0, numbers | timer.read())
+        checkpoints.save(0, _saved(state, reference, objective), _side(pool, counters, baseline, c))
+
+    for step in range(start, c.steps):
+        step_began = time.perf_counter()
+        problems = data.batch(train, step, c.rollout.prompts, c.seed)
+        available = {
+            "problems": problems, "step": step, "seed": c.seed, "pool": pool, "grade": timed_grade,
+            "generate": functools.partial(generate, step=step + 1, temperature=c.rollout.temperature, phase="rollout"),
+            "templates": templates, "truncate": truncate, "fits": fits, "retrieve": retrieve, "purpose": "train",
+            "group": c.rollout.group, "max_new_tokens": c.rollout.max_new_tokens,
+        }  # fmt: skip
+        groups, language = episode(**_accepted(episode, available))
+        advantages = _advantages(objective, groups)
+        kept = objective.filter(_rewards(groups))
+
+        with timer("update"), tell.phase("update"):
+            state, numbers = _update(c, learner, state, reference, objective, groups, advantages, kept)
+        counters["samples"] += c.rollout.prompts * c.rollout.group
+        counters["tokens"] += (spent := metrics.generated_tokens(groups))
+        done = step + 1
+        row = metrics.groups(groups, advantages) | language | numbers
+        row |= {f"progress/{k}": float(v) for k, v in counters.items()}
+        row |= {
+            "progress/epoch": done * c.rollout.prompts / len(train),
+            "filter/kept": float(np.mean(kept)),
+            "actor/lr": float(rate(done * c.update.mini_batches - 1)),
+        }
+        if first:
+            metrics.write_rollouts(workdir, done, groups, advantages, keep=c.log.rollouts)
+        seconds = time.perf_counter() - step_began
+        eta.spent("step", seconds)
+        row |= {"time/step": seconds, "perf/tokens_per_s": spent / seconds}
+
+        evals = 1 + ((c.steps - 1) // c.eval.every - done // c.eval.every if c.eval.every else 0)
+        tell.say(
+            f"step {done}/{c.steps}  reward {row['reward/mean']:.3f}  correct {row['reward/correct']:.3f}  "
+            f"length {row['response_length/mean']:.0f}  truncated {row['truncated_ratio']:.2f}  "
+            f"grad {row['actor/grad_norm']:.2f}  {seconds:.1f} s  "
+            f"left {eta.left(step=c.steps - done, eval=evals)}"
+        )
+        if done == c.steps or (c.eval.every and done % c.eval.every == 0):
+            row |= assess(done)
+        with timer("save"):
+            if done == c.steps or (c.checkpoint.every and done % c.checkpoint.every == 0):
+                checkpoints.save(done, _saved(state, reference, objective), _side(pool, counters, baseline, c))
+        writer.write(done, row | timer.read())
+
+    checkpoints.close()
+    writer.close()
+    tell.say(f"Done in {console.clock(time.perf_counter() - began)}; metrics and checkpoints are in {workdir}.")
+
+
+def _prepare_folder(workdir: pathlib.Path) -> None:
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        (workdir / ".writable").touch()
+        (workdir / ".writable").unlink()
+    except OSError as error:
+        raise ValueError(f"--workdir={workdir} cannot be written to ({error.strerror}); choose another.") from error
+
+
+def _tokenizer(c, source, workdir: pathlib.Path, train: Sequence[Problem]) -> tokenizer_lib.Tokenizer:
+    """The model's own, the one named in the config, or one trained on the training texts of a model from scratch."""
+    where = c.model.tokenizer or source
+    if not where:
+        where = workdir / "tokenizer.model"
+        if not where.exists():
+            found = [p.text for p in train] + demonstrations.write(c.warmup.demonstrations, train)
+            tokenizer_lib.train_sentencepiece(found, where, json.loads(c.model.hf)["vocab_size"])
+    return tokenizer_lib.load(where, template=c.prompt.template or None)
+
+
+def _within_limit(problems: Sequence[Problem], *, tokenizer, templates, limit: int, policy: str):
+    """Problems whose plain prompt fits, and how many were dropped or cut: drop | truncate | error."""
+    if policy not in ("drop", "truncate", "error"):
+        raise ValueError(f"data.overlong={policy!r} is not known; there are: drop, truncate, error.")
+    kept, over = [], 0
+    for problem in problems:
+        excess = len(tokenizer.render(prompts.plain(problem.text, templates))) - limit
+        if excess > 0:
+            over += 1
+            if policy == "error":
+                raise ValueError(
+                    f"The prompt of problem {problem.id} has {limit + excess} tokens; raise data.prompt_limit={limit} "
+                    "or set data.overlong to drop or truncate."
+                )
+            ids = tokenizer.encode(problem.text)
+            if policy == "drop" or excess >= len(ids):
+                continue
+            problem = dataclasses.replace(problem, text=tokenizer.decode(ids[: len(ids) - excess]))
+        kept.append(problem)
+    return kept, over
+
+
+def _learner(c, network, mesh, objective, rate, completions: int) -> Learner:
+    """The learner whose batches hold `completions` completions per step, in update.mini_batches parts."""
+    devices = sharding.batch_devices(mesh)
+    micro = c.update.micro_rows or devices
+    limits = c.data.prompt_limit, c.rollout.max_new_tokens
+    packed = c.update.row_tokens > 0
+    shape = batching.Shape.packed(c.update.row_tokens, *limits) if packed else batching.Shape.plain(*limits)
+    part = -(-c.rollout.prompts // c.update.mini_batches) * (completions // c.rollout.prompts)
+    tx = optimizer.make(
+        rate,
+        b1=c.optimizer.b1,
+        b2=c.optimizer.b2,
+        eps=c.optimizer.eps,
+        weight_decay=c.optimizer.weight_decay,
+        clip=c.optimizer.clip,
+    )
+    return Learner(
+        config=network,
+        objective=objective,
+        tx=tx,
+        mesh=mesh,
+        shape=shape,
+        micro_rows=micro,
+        rows=-(-part // micro) * micro,
+        on_policy=c.update.mini_batches == 1,
+        param_dtype=c.model.param_dtype,
+    )
+
+
+def _accepted(episode: Callable, available: dict[str, Any]) -> dict[str, Any]:
+    """What of the loop's things an episode asks for by name; options bound in its config string stay."""
+    bound = episode.keywords if isinstance(episode, functools.partial) else {}
+    return {k: v for k, v in available.items() if k in inspect.signature(episode).parameters and k not in bound}
+
+
+def _rewards(groups: Sequence[Group]) -> groups_lib.Groups:
+    return groups_lib.Groups(
+        rewards=np.stack([g.grades.rewards for g in groups]),
+        lengths=np.array([[len(c.tokens) for c in g.generation.completions] for g in groups]),
+        correct=np.stack([g.grades.correct for g in groups]),
+    )
+
+
+def _advantages(objective: objective_lib.Objective, groups: Sequence[Group]) -> np.ndarray:
+    return objective_lib.advantages(objective, _rewards(groups))
+
+
+def _update(c, learner: Learner, state: TrainState, reference, objective, groups, advantages, kept):
+    """One optimizer update per mini-batch of whole groups; the metrics of the last one."""
+    members = [i for i in range(len(groups)) if kept[i]]
+    if not members:
+        return state, dict.fromkeys(("actor/loss", "actor/grad_norm"), None) | {"actor/skipped": 1.0}
+    parts = batching.mini_batches([groups[i] for i in members], c.update.mini_batches)
+    batches = [
+        _batch(learner, [groups[members[i]] for i in part], advantages[[members[i] for i in part]]) for part in parts
+    ]
+    temperature = c.rollout.temperature
+    if not learner.on_policy:  # before the first update changes anything
+        batches = [b._replace(old_logprobs=learner.score(state.params, b, temperature)) for b in batches]
+    if "ref" in objective.needs:
+        batches = [b._replace(ref_logprobs=learner.score(reference, b, temperature)) for b in batches]
+    for batch in batches:
+        state, numbers = learner.update(state, batch, temperature)
+    numbers = {k: float(v) for k, v in sharding.to_host(numbers).items()}
+    return state, numbers | {"perf/padding_share": float(np.mean([batching.padding_share(b) for b in batches]))}
+
+
+def _batch(learner: Learner, groups: Sequence[Group], advantages: np.ndarray) -> batching.Batch:
+    found = batching.documents(groups, advantages, learner.shape)
+    return batching.batch(batching.arrange(found, learner.shape), learner.shape, learner.rows)
+
+
+def _imitate(c, learner: Learner, params, train, tokenizer, templates, tell):
+    """The supervised warm-up: demonstrations as completions of advantage 1, in the same rows by the same learner."""
+    objective = dataclasses.replace(
+        objective_lib.build(c.objective.to_dict() | IMITATION | {"kl": "none", "weights": "none"})
+    )
+    rate = optimizer.schedule(rate=c.warmup.rate, warmup=10, decay="cosine", updates=c.warmup.steps, floor=0.1)
+    teacher = dataclasses.replace(
+        _learner(c, learner.config, learner.mesh, objective, rate, c.rollout.prompts * c.rollout.group),
+        rows=-(-c.warmup.rows // learner.micro_rows) * learner.micro_rows,
+        on_policy=True,
+    )
+    texts = demonstrations.write(c.warmup.demonstrations, train)
+    shown = {p.id: text for p, text in zip(train, texts)}
+    state = teacher.start(params)
+    for step in range(c.warmup.steps):
+        groups = [_demonstration(p, shown[p.id], tokenizer, templates, c.rollout.max_new_tokens)
+                  for p in data.batch(train, step, c.warmup.rows, c.seed + 1)]  # fmt: skip
+        state, numbers = teacher.update(state, _batch(teacher, groups, np.ones((len(groups), 1))), 1.0)
+        if (step + 1) % 50 == 0 or step + 1 == c.warmup.steps:
+            tell.say(f"warm-up {step + 1}/{c.warmup.steps}  loss {float(numbers['actor/loss']):.3f}")
+    return state.params
+
+
+def _demonstration(problem: Problem, text: str, tokenizer, templates, limit: int) -> Group:
+    """A problem with one given completion, as if it had been sampled."""
+    ids = np.array([*tokenizer.encode(text), tokenizer.eos_ids[0]], np.int32)
+    if len(ids) > limit:
+        raise ValueError(
+            f"The demonstration of {problem.id} has {len(ids)} tokens; raise rollout.max_new_tokens={limit}."
+        )
+    completion = Completion(ids, np.zeros(len(ids), np.float32), text, False)
+    prompt = np.asarray(tokenizer.render(prompts.plain(problem.text, templates)), np.int32)
+    grades = Grades(np.ones(1, np.float32), np.ones(1, bool), ("demonstration",), {})
+    return Group(problem, "demonstration", Generation(prompt, "", (completion,)), grades)
+
+
+def _saved(state: TrainState, reference: Any, objective) -> dict[str, Any]:
+    """The arrays of a checkpoint; the reference is kept only where the objective has one."""
+    return {"train": state, "reference": reference if "ref" in objective.needs else {}}
+
+
+def _side(pool: pool_lib.Pool, counters, baseline, c) -> dict[str, Any]:
+    """The rest of a checkpoint, as JSON."""
+    config = json.loads(json.dumps(c.to_dict(), default=list))
+    return {"pool": pool.state(), "counters": counters, "baseline": baseline, "config": config}
+
+
+def _changes(before: dict, after: dict, path: str = "config") -> list[str]:
+    """'config.a.b: old -> new' for every leaf that differs."""
+    after = json.loads(json.dumps(after, default=list))
+    lines = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            lines += _changes(old, new, f"{path}.{key}")
+        elif old != new:
+            lines.append(f"{path}.{key}: {old!r} -> {new!r}")
+    return lines
