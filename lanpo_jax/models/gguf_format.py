@@ -62,15 +62,12 @@ def open_file(path: Path) -> published.Checkpoint:
     _check_kind(path, metadata)
     config = _config(path, metadata, stored)
     names = {_hf_name(name): name for name in stored if name != ROPE_FREQS}
-    heads = {
-        "q_proj": config["num_attention_heads"] if config["model_type"] == "llama" else None,
-        "k_proj": config["num_key_value_heads"] if config["model_type"] == "llama" else None,
-    }
+    permuted = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
 
     def read(name: str) -> np.ndarray:
         rows = _read(path, stored[names[name]])
-        n = heads.get(name.split(".")[-2])
-        return rows if n is None else unpermute(rows, n)
+        projection = re.search(r"\.([qk])_proj\.", name)
+        return unpermute(rows, permuted[projection[1]]) if projection and config["model_type"] == "llama" else rows
 
     shapes = {name: stored[at].shape for name, at in names.items()}
     return published.Checkpoint(path, config, {}, shapes, read, metadata)

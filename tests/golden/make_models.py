@@ -10,6 +10,7 @@ models/<form>/golden.npz  tokens int32 [2, 12]; logits float32 [2, 12, V]; loss 
 smollm2.npz               tokens int32 [T]; positions int32 [Q]; vocab int32 [W]; logits float32 [Q, W] at those;
                           top_ids int32 [Q, 5], top_logits float32 [Q, 5]; logsumexp float32 [Q]; loss float32 []
 tokenizer.json.gz         {"texts": [...], "ids": [[...]]}: SmolLM2's, control tokens recognised, nothing added
+quants.npz                <type>/bytes uint8 [2, bytes of 256 values], random; <type>/values float32 [2, 256]
 templates.json            chat templates, conversations and transformers' renderings (text)
 """
 
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 import transformers
 from tokenizers import pre_tokenizers
+from transformers.integrations.gguf import dequant
 
 from tests.golden import texts
 
@@ -158,6 +160,47 @@ def make_tokenizer(gguf):
         file.write(content.encode())
 
 
+# type: (id in ggml.h, bytes of a block, where its half-precision scales stand)
+QUANTS = {
+    "Q4_0": (2, 18, (0,)),
+    "Q4_1": (3, 20, (0, 2)),
+    "Q5_0": (6, 22, (0,)),
+    "Q5_1": (7, 24, (0, 2)),
+    "Q8_0": (8, 34, (0,)),
+    "Q4_K": (12, 144, (0, 2)),
+    "Q5_K": (13, 176, (0, 2)),
+    "Q6_K": (14, 210, (208,)),
+}
+
+
+def make_quants():
+    rng = np.random.default_rng(0)
+    out = {}
+    for name, (kind, size, halves) in QUANTS.items():
+        blocks = rng.integers(0, 256, (2 if "K" in name else 16, size), np.uint8)
+        for at in halves:
+            blocks[:, at : at + 2] = rng.uniform(-0.1, 0.1, (len(blocks), 1)).astype(np.float16).view(np.uint8)
+        if name.startswith("Q5_") and name != "Q5_K":
+            values = np.array([unpack_q5(block, len(halves) == 2) for block in blocks], np.float32)
+        else:
+            values = dequant.dequantize(torch.from_numpy(blocks.flatten()), kind).numpy()
+        out[f"{name}/bytes"] = blocks.reshape(2, -1)
+        out[f"{name}/values"] = values.reshape(2, 256)
+    np.savez_compressed(HERE / "quants.npz", **out)
+
+
+def unpack_q5(block, has_minimum):
+    """ggml's dequantize_row_q5_0 and _q5_1, value by value; transformers does not know these two."""
+    scale, minimum = (float(x) for x in block[:4].view(np.float16))  # without a minimum the second is something else
+    high_bits = int.from_bytes(block[-20:-16].tobytes(), "little")
+    values = []
+    for i in range(32):
+        nibble = block[-16 + i % 16] >> 4 if i >= 16 else block[-16 + i] & 15
+        quant = int(nibble) + 16 * (high_bits >> i & 1)
+        values.append(scale * quant + minimum if has_minimum else scale * (quant - 16))
+    return values
+
+
 def make_templates(gguf):
     tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     found = {"smollm2": tokenizer.chat_template} | texts.TEMPLATES
@@ -181,6 +224,7 @@ def make_templates(gguf):
 if __name__ == "__main__":
     for form in FORMS:
         make_form(form)
+    make_quants()
     if len(sys.argv) > 1:
         path = pathlib.Path(sys.argv[1])
         make_smollm2(path)
