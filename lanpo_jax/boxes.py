@@ -16,6 +16,8 @@ def boxes(text: str) -> Iterator[tuple[int, str]]:
 
     A box that is never closed is no box: generation stopped inside it. What it holds is searched nevertheless.
     """
+    if not BOX.search(text):
+        return
     closing = _closing(text)
     position = 0
     while match := BOX.search(text, position):

@@ -1,0 +1,394 @@
+r"""Exact values without symbolic algebra: quotients of polynomials over Q with letters, \pi, e, i and square roots.
+
+A polynomial is a dict from monomial to Fraction, a monomial a sorted tuple of (atom, exponent). Roots of square-free
+integers, i and letters form an integral domain in this normal form, so a/b == c/d exactly if a·d == b·c. Everything is
+bounded: what is too large, too deep or not of this kind raises `Unsettled` and is left to others. Nothing is evaluated
+but +, -, *, / and bounded powers, factorials and binomials of integers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from fractions import Fraction
+
+Monomial = tuple[tuple[str, int], ...]
+Polynomial = dict[Monomial, Fraction]
+
+MAX_LENGTH = 400  # characters
+MAX_DEPTH = 24  # brackets in brackets
+MAX_TERMS = 300
+MAX_BITS = 20_000  # of a numerator or denominator
+MAX_RADICAND = 10**9
+GREEK = frozenset(
+    (
+        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi pi rho sigma tau phi "
+        "varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell"
+    ).split()
+)
+NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
+COMMAND = re.compile(r"\\([A-Za-z]+) *")
+SUBSCRIPT = re.compile(r"_(?:\{([A-Za-z0-9,]{1,8})\}|([A-Za-z0-9]))")
+
+
+class Unsettled(ValueError):
+    """The text is no value of this kind, or one beyond the bounds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """A quotient of two polynomials, the lower one not zero."""
+
+    top: Polynomial
+    bottom: Polynomial
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and _times(self.top, other.bottom) == _times(other.top, self.bottom)
+
+    def __hash__(self) -> int:  # equal values may be written with other polynomials
+        return 0
+
+
+def parse(text: str) -> Value:
+    """The exact value of normalised LaTeX such as `\\frac{3\\sqrt{2}}{2}+x^2`. Raises Unsettled."""
+    if len(text) > MAX_LENGTH:
+        raise Unsettled("too long")
+    reader = _Reader(text)
+    value = reader.sum(0)
+    if not reader.at_end():
+        raise Unsettled(f"unexpected {reader.rest()[:10]!r}")
+    return value
+
+
+def rational(value: Value) -> Fraction | None:
+    """The value as a Fraction if it is a rational number."""
+    if set(value.top) <= {()} and set(value.bottom) <= {()}:
+        return value.top.get((), Fraction(0)) / value.bottom[()]
+    return None
+
+
+def approximate(value: Value) -> float | None:
+    """The value as a float if it is a real constant."""
+    try:
+        return _approximate(value.top) / _approximate(value.bottom)
+    except (KeyError, ZeroDivisionError, OverflowError, ValueError):
+        return None
+
+
+def ratio(a: Value, b: Value) -> Fraction | None:
+    """c if a = c·b for a rational number c other than 0 (then a = 0 and b = 0 are one equation), else None."""
+    left, right = _times(a.top, b.bottom), _times(b.top, a.bottom)
+    if not left or set(left) != set(right):
+        return None
+    factors = {left[m] / right[m] for m in left}
+    return factors.pop() if len(factors) == 1 else None
+
+
+def constant(number: int | Fraction) -> Value:
+    """A rational number as a value."""
+    return Value(_poly(Fraction(number)), _poly(Fraction(1)))
+
+
+def minus(a: Value, b: Value) -> Value:
+    """a - b."""
+    return _add(a, b, -1)
+
+
+def times(a: Value, b: Value) -> Value:
+    """a·b."""
+    return Value(_times(a.top, b.top), _times(a.bottom, b.bottom))
+
+
+class _Reader:
+    """Recursive descent over one text: sum, product, power, atom. Each method reads from the position on."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.position = text, 0
+
+    def rest(self) -> str:
+        return self.text[self.position :]
+
+    def at_end(self) -> bool:
+        self._skip()
+        return self.position >= len(self.text)
+
+    def _skip(self) -> None:
+        while self.text.startswith(" ", self.position):
+            self.position += 1
+
+    def _take(self, token: str) -> bool:
+        self._skip()
+        found = self.text.startswith(token, self.position)
+        self.position += len(token) if found else 0
+        return found
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        self._skip()
+        match = pattern.match(self.text, self.position)
+        self.position = match.end() if match else self.position
+        return match
+
+    def sum(self, depth: int) -> Value:
+        if depth > MAX_DEPTH:
+            raise Unsettled("too deep")
+        sign = -1 if self._take("-") else 1
+        self._take("+")
+        value = _scale(self.product(depth), sign)
+        while True:
+            if self._take("+"):
+                value = _add(value, self.product(depth), 1)
+            elif self._take("-"):
+                value = _add(value, self.product(depth), -1)
+            else:
+                return value
+
+    def product(self, depth: int) -> Value:
+        value, divided = self.power(depth), False
+        while not self.at_end():
+            if self._take("*"):
+                sign = -1 if self._take("-") else 1
+                value, divided = times(value, _scale(self.power(depth), sign)), False
+            elif self._take("/"):
+                value, divided = _divide(value, self.power(depth)), True
+            elif self.text[self.position] in "+-)}],=<>&|:;!_^":
+                return value
+            elif divided:
+                raise Unsettled("1/2x can be read in two ways")
+            else:
+                value = times(value, self.power(depth))
+        return value
+
+    def power(self, depth: int) -> Value:
+        value = self.atom(depth)
+        while True:
+            if self._take("^"):
+                value = _power(value, self._argument(depth, signed=True))
+            elif self._take("!"):
+                if self._take("!"):
+                    raise Unsettled("a double factorial")
+                value = _factorial(value)
+            else:
+                return value
+
+    def atom(self, depth: int) -> Value:
+        if number := self._match(NUMBER):
+            return self._mixed(_number(number.group()), number.group(), depth)
+        if self._take("("):
+            return self._closed(")", depth)
+        if self._take("{"):
+            return self._closed("}", depth)
+        if command := self._match(COMMAND):
+            return self._command(command[1], depth)
+        letter = self.text[self.position : self.position + 1]
+        if letter.isascii() and letter.isalpha():
+            self.position += 1
+            return self._symbol(letter)
+        raise Unsettled(f"unexpected {letter!r}")
+
+    def _mixed(self, value: Value, digits: str, depth: int) -> Value:
+        """1\\frac{1}{2} is a sum, not a product."""
+        if digits.isdigit() and re.match(r" *\\frac *(?:\{\d+\}|\d) *(?:\{\d+\}|\d)", self.rest()):
+            return _add(value, self.atom(depth), 1)
+        if NUMBER.match(self.rest().lstrip()):
+            raise Unsettled("two numbers side by side")
+        return value
+
+    def _closed(self, closing: str, depth: int) -> Value:
+        value = self.sum(depth + 1)
+        if not self._take(closing):
+            raise Unsettled(f"no {closing}")
+        return value
+
+    def _command(self, name: str, depth: int) -> Value:
+        if name == "frac":
+            return _divide(self._argument(depth), self._argument(depth))
+        if name == "binom":
+            return _binomial(self._argument(depth), self._argument(depth))
+        if name == "sqrt":
+            degree = 2
+            if index := self._match(re.compile(r"\[(\d)\]")):
+                degree = int(index[1])
+            return _root(self._closed(")", depth) if self._take("(") else self._argument(depth), degree)
+        if name in GREEK:
+            return self._symbol("\\" + name)
+        raise Unsettled(f"\\{name} is not arithmetic")
+
+    def _argument(self, depth: int, signed: bool = False) -> Value:
+        """What a TeX command takes: a group in braces, or a single digit, letter or command."""
+        if self._take("{"):
+            return self._closed("}", depth)
+        sign = -1 if signed and self._take("-") else 1
+        if signed and self._take("("):
+            return self._closed(")", depth)
+        if digits := self._match(re.compile(r"\d+(?![.\d])" if signed else r"\d")):
+            return _scale(_number(digits.group()), sign)
+        if self.rest()[:1] in ("", "+", "-", "^", "_", "(", ")", "}"):
+            raise Unsettled("an argument is missing")
+        return _scale(self.atom(depth + 1) if depth < MAX_DEPTH else self.sum(depth + 1), sign)
+
+    def _symbol(self, name: str) -> Value:
+        if subscript := self._match(SUBSCRIPT):
+            name += "_" + (subscript[1] or subscript[2])
+        return Value({((name, 1),): Fraction(1)}, _poly(Fraction(1)))
+
+
+def _poly(number: Fraction) -> Polynomial:
+    return {(): number} if number else {}
+
+
+def _number(digits: str) -> Value:
+    if len(digits) > 2000:  # beyond it Python's conversion is slow and, from 4,300 digits on, refused
+        raise Unsettled("too many digits")
+    return constant(Fraction(digits))
+
+
+def _bounded(polynomial: Polynomial) -> Polynomial:
+    if len(polynomial) > MAX_TERMS:
+        raise Unsettled("too many terms")
+    for number in polynomial.values():
+        if max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:
+            raise Unsettled("too large")
+    return polynomial
+
+
+def _times(a: Polynomial, b: Polynomial) -> Polynomial:
+    if len(a) * len(b) > 10 * MAX_TERMS:
+        raise Unsettled("too many terms")
+    result: Polynomial = {}
+    for first, x in a.items():
+        for second, y in b.items():
+            factor, monomial = _join(first, second)
+            result[monomial] = result.get(monomial, Fraction(0)) + factor * x * y
+    return _bounded({m: c for m, c in result.items() if c})
+
+
+def _join(first: Monomial, second: Monomial) -> tuple[int, Monomial]:
+    """Product of monomials, with i·i = -1 and √a·√b = gcd·√(ab/gcd²), as (integer factor, monomial)."""
+    powers: dict[str, int] = {}
+    factor, radicand = 1, 1
+    for atom, exponent in first + second:
+        if atom[0] == "√":
+            other = int(atom[1:])
+            common = math.gcd(radicand, other)
+            factor, radicand = factor * common, radicand * other // common**2
+        else:
+            powers[atom] = powers.get(atom, 0) + exponent
+    if powers.get("i", 0) > 1:
+        powers["i"] -= 2
+        factor = -factor
+    if radicand > 1:
+        powers[f"√{radicand}"] = 1
+    return factor, tuple(sorted((a, e) for a, e in powers.items() if e))
+
+
+def _add(a: Value, b: Value, sign: int) -> Value:
+    if a.bottom == b.bottom:
+        left, right, bottom = a.top, b.top, a.bottom
+    else:
+        left, right, bottom = _times(a.top, b.bottom), _times(b.top, a.bottom), _times(a.bottom, b.bottom)
+    top = dict(left)
+    for monomial, number in right.items():
+        top[monomial] = top.get(monomial, Fraction(0)) + sign * number
+    return Value(_bounded({m: c for m, c in top.items() if c}), bottom)
+
+
+def _scale(value: Value, sign: int) -> Value:
+    return value if sign == 1 else Value({m: -c for m, c in value.top.items()}, value.bottom)
+
+
+def _divide(a: Value, b: Value) -> Value:
+    if not b.top:
+        raise Unsettled("division by zero")
+    if set(b.top) == {()} and set(b.bottom) == {()}:  # keep rational numbers in the coefficients
+        factor = b.bottom[()] / b.top[()]
+        return Value(_bounded({m: c * factor for m, c in a.top.items()}), a.bottom)
+    return Value(_times(a.top, b.bottom), _times(a.bottom, b.top))
+
+
+def _integer(value: Value) -> int | None:
+    number = rational(value)
+    return number.numerator if number is not None and number.denominator == 1 else None
+
+
+def _power(value: Value, exponent: Value) -> Value:
+    number = rational(exponent)
+    if number is None or number.denominator > 2:
+        raise Unsettled("an exponent is no integer or half")
+    if number.denominator == 2:
+        value, number = _root(value, 2), Fraction(number.numerator)
+    count = abs(number.numerator)
+    if number < 0:
+        value = _divide(constant(1), value)
+    if count > 5000 or (count > 30 and max(len(value.top), len(value.bottom)) > 1):
+        raise Unsettled("too large a power")
+    result = constant(1)
+    while count:  # every product is bounded, so squaring stops early
+        result = times(result, value) if count & 1 else result
+        count >>= 1
+        value = times(value, value) if count else value
+    return result
+
+
+def _factorial(value: Value) -> Value:
+    number = _integer(value)
+    if number is None or not 0 <= number <= 200:
+        raise Unsettled("too large a factorial, or none")
+    return constant(math.factorial(number))
+
+
+def _binomial(above: Value, below: Value) -> Value:
+    n, k = _integer(above), _integer(below)
+    if n is None or k is None or not 0 <= k <= n <= 500:
+        raise Unsettled("too large a binomial, or none")
+    return constant(math.comb(n, k))
+
+
+def _root(value: Value, degree: int) -> Value:
+    number = rational(value)
+    if number is None or degree < 2:
+        raise Unsettled("root of a variable expression")
+    if number == 0:
+        return constant(0)
+    if degree > 2:
+        return _perfect_root(number, degree)
+    inside, radicand = _square_free(abs(number.numerator) * number.denominator)
+    atoms: list[tuple[str, int]] = [("i", 1)] if number < 0 else []
+    atoms += [(f"√{radicand}", 1)] if radicand > 1 else []
+    return Value({tuple(sorted(atoms)): Fraction(inside, number.denominator)}, _poly(Fraction(1)))
+
+
+def _perfect_root(number: Fraction, degree: int) -> Value:
+    if number < 0 or max(number.numerator, number.denominator) > MAX_RADICAND:
+        raise Unsettled("no perfect root")
+    top, bottom = round(number.numerator ** (1 / degree)), round(number.denominator ** (1 / degree))
+    if top**degree != number.numerator or bottom**degree != number.denominator:
+        raise Unsettled("no perfect root")
+    return constant(Fraction(top, bottom))
+
+
+def _square_free(number: int) -> tuple[int, int]:
+    """(a, b) with number = a²·b and b square-free."""
+    root = math.isqrt(number) if number.bit_length() <= MAX_BITS else 0
+    if root * root == number:
+        return root, 1
+    if number > MAX_RADICAND:
+        raise Unsettled("too large a radicand")
+    inside, divisor = 1, 2
+    while divisor * divisor <= number:
+        while number % (divisor * divisor) == 0:
+            number //= divisor * divisor
+            inside *= divisor
+        divisor += 1
+    return inside, number
+
+
+def _approximate(polynomial: Polynomial) -> float:
+    known = {"\\pi": math.pi, "e": math.e}
+    total = 0.0
+    for monomial, number in polynomial.items():
+        term = float(number)
+        for atom, exponent in monomial:
+            term *= (math.sqrt(int(atom[1:])) if atom[0] == "√" else known[atom]) ** exponent
+        total += term
+    return total

@@ -1,0 +1,122 @@
+r"""One spelling for answers: LaTeX layout, Unicode, thousands marks and words are brought to one form.
+
+The result is LaTeX with `\frac`, `*` for products, `\text{...}` for words, single spaces and no layout commands.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Digits above the line and fractions must be spelled out before Unicode compatibility folding makes them plain digits.
+SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n")
+SYMBOLS = {
+    "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "×": "*", "⋅": "*", "·": "*", "∗": "*", "÷": "/", "∕": "/",
+    "⁄": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\leq ", "≥": r"\geq ", "≠": r"\neq ", "∪": r"\cup ",
+    "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∓": r"\mp ", "°": r"^\circ ", "ℝ": r"\mathbb{R}",
+    "∅": r"\emptyset ", "…": r"\ldots ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
+    "≈": r"\approx ", "′": "'", "“": '"', "”": '"', "’": "'", "‘": "'", "％": "%", "⟨": r"\langle ", "⟩": r"\rangle ",
+}  # fmt: skip
+LAYOUT = re.compile(
+    r"\\(?:left|right|bigl|bigr|Bigl|Bigr|big|Big|bigg|Bigg|biggl|biggr|displaystyle|textstyle|limits|nolimits|middle|"
+    r"rm|bf|it|mathstrut|strut|phantom\{[^{}]*\}|hphantom\{[^{}]*\}|label\{[^{}]*\}|tag\{[^{}]*\})(?![A-Za-z])"
+)
+SPACES = re.compile(r"\\(?:[ ;:]|quad(?![A-Za-z])|qquad(?![A-Za-z])|space(?![A-Za-z])|enspace(?![A-Za-z])|\n)|~|\s")
+WORDS = re.compile(
+    r"\\(?:textbf|textit|textrm|textsf|texttt|textnormal|emph|mbox|hbox|operatorname\*?|mathrm|mathsf|mathit)(?=\s*\{)"
+)
+BOLD = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|pmb|mathcal|mathnormal|ensuremath|boxed|fbox|overline)(?=\s*\{)\s*\{([^{}]*)\}"
+)
+ALIASES = {
+    r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\cdot": "*", r"\times": "*", r"\ast": "*",
+    r"\div": "/", r"\dots": r"\ldots", r"\cdots": r"\ldots", r"\dotsc": r"\ldots", r"\dotsb": r"\ldots",
+    r"\lbrace": r"\{", r"\rbrace": r"\}", r"\le": r"\leq", r"\ge": r"\geq", r"\leqslant": r"\leq",
+    r"\geqslant": r"\geq", r"\ne": r"\neq", r"\lt": "<", r"\gt": ">", r"\lbrack": "[", r"\rbrack": "]",
+    r"\lparen": "(", r"\rparen": ")", r"\varnothing": r"\emptyset", r"\infin": r"\infty", r"\dbinom": r"\binom",
+    r"\tbinom": r"\binom", r"\colon": ":", r"\degree": r"^\circ", r"\land": r"\text{ and }", r"\lor": r"\text{ or }",
+    r"\R": r"\mathbb{R}", r"\percent": "%", r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\mid": "|",
+    r"\longrightarrow": r"\to", r"\rightarrow": r"\to", r"\slash": "/", r"\pounds": "£", r"\euro": "€",
+}  # fmt: skip
+ALIAS = re.compile(r"\\[A-Za-z]+")
+HEDGES = re.compile(
+    r"^(?:\s|(?:approximately|about|exactly|roughly|equal to|around)\b|\\(?:approx|sim|therefore)(?![a-z]))+",
+    re.I,
+)
+GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d ])")
+
+
+def normalise(text: str) -> str:
+    """The one spelling of an answer; empty if nothing is left. Linear in the text."""
+    text = _unicode(text.replace("\x00", ""))
+    # A thousands mark: 10,\!000 and 10{,}000 and 10\,000.
+    text = re.sub(r"(?<=\d)(?:,\\!|\{,\}|\\,|\{\\,\})(?=\d{3}(?!\d))", "\u2063", text)
+    text = text.replace("\\!", "").replace("\\,", " ")
+    text = SPACES.sub(" ", LAYOUT.sub(" ", text))
+    text = WORDS.sub(r"\\text", text)
+    for _ in range(3):  # nested wrappers
+        text = BOLD.sub(r"\1", text)
+    text = ALIAS.sub(lambda match: _spaced(ALIASES.get(match.group(), match.group())), text)
+    text = text.replace("\\$", "$").replace("\\%", "%").replace("\\#", "#").replace("...", r"\ldots ")
+    text = re.sub(r"\^ ?\{ ?\\circ ?\}", r"^\\circ ", text).replace("**", "^")
+    text = re.sub(
+        r"(?<![\\A-Za-z])(pi|sqrt|infinity|infty)(?![A-Za-z])", lambda m: "\\" + m[1].replace("inity", "ty") + " ", text
+    )
+    text = re.sub(r"(?<=\d) (\d+) ?/ ?(\d+)(?![\d.])", r"\\frac{\1}{\2}", text)  # the mixed number 1 1/2
+    text = HEDGES.sub("", _thousands(text).replace("\u2063", ""))
+    return " ".join(_trim(text).split())
+
+
+def _spaced(command: str) -> str:
+    return command + " " if command[-1].isalpha() else command
+
+
+def _unicode(text: str) -> str:
+    if text.isascii():
+        return text
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+", lambda m: "^{" + m.group().translate(SUPERSCRIPTS) + "}", text)
+    text = "".join(_fraction(c) for c in text)
+    text = re.sub(r"√ ?\(", r"\\sqrt(", text)
+    text = re.sub(r"√ ?(\d+|[A-Za-z])", r"\\sqrt{\1}", text).replace("√", r"\sqrt ")
+    text = text.translate(str.maketrans(SYMBOLS))
+    return unicodedata.normalize("NFKC", text).translate(str.maketrans(SYMBOLS))
+
+
+def _fraction(character: str) -> str:
+    """½ as \\frac{1}{2}; other characters unchanged."""
+    if unicodedata.category(character) != "No" or "⁄" not in (folded := unicodedata.normalize("NFKC", character)):
+        return character
+    top, bottom = folded.split("⁄")
+    return f"\\frac{{{top}}}{{{bottom}}}" if bottom else character
+
+
+def _thousands(text: str) -> str:
+    """Joins 1,234,567 and 1 234 567 outside of brackets; inside, a comma divides the parts of a pair or a set."""
+    if "," not in text and " " not in text:
+        return text
+
+    def join(match: re.Match[str]) -> str:
+        before = text[: match.start()]
+        inside = sum(before.count(c) for c in "([") - sum(before.count(c) for c in ")]")
+        return match.group() if inside > 0 or r"\{" in before else re.sub("[, ]", "", match.group())
+
+    if len(text) > 2000:  # no answer that a person would write; kept linear
+        return text
+    text = GROUPED.sub(join, text)
+    return SPACED.sub(join, text)
+
+
+def _trim(text: str) -> str:
+    """Drops enclosing dollars and quotes, and full stops at the end."""
+    text = text.strip()
+    while True:
+        shorter = text.removesuffix(".").strip() if not text.endswith(r"\ldots.") else text
+        for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '"'), ("`", "`")):
+            inside = shorter[len(opening) : -len(closing)]
+            if shorter.startswith(opening) and shorter.endswith(closing) and inside.strip() and opening not in inside:
+                shorter = inside.strip()
+                break
+        if shorter == text:
+            return text
+        text = shorter
