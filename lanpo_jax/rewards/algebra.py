@@ -1,9 +1,12 @@
-r"""Exact values without symbolic algebra: quotients of polynomials over Q with letters, \pi, e, i and square roots.
+r"""Exact values without symbolic algebra: quotients of polynomials over Q with letters, \pi, e, i and real roots.
 
-A polynomial is a dict from monomial to Fraction, a monomial a sorted tuple of (atom, exponent). Roots of square-free
-integers, i and letters form an integral domain in this normal form, so a/b == c/d exactly if a·d == b·c. Everything is
-bounded: what is too large, too deep or not of this kind raises `Unsettled` and is left to others. Nothing is evaluated
-but +, -, *, / and bounded powers, factorials and binomials of integers.
+A polynomial is a dict from monomial to Fraction; a monomial is a sorted tuple of (atom, exponent). An atom is a letter,
+"i", or "#p" for a prime p, whose exponent lies strictly between 0 and 1. Products of such prime roots are linearly
+independent over Q (Besicovitch 1940), so this form is unique and the polynomials form an integral domain: a/b equals
+c/d exactly if a·d equals b·c. Letters under a root are taken as positive.
+
+Everything is bounded: what is too large, too deep or not of this kind raises `Unsettled` and is left to others. Nothing
+is evaluated but +, -, *, / and bounded powers, roots, factorials and binomials.
 """
 
 from __future__ import annotations
@@ -13,21 +16,21 @@ import math
 import re
 from fractions import Fraction
 
-Monomial = tuple[tuple[str, int], ...]
+Monomial = tuple[tuple[str, Fraction], ...]
 Polynomial = dict[Monomial, Fraction]
 
 MAX_LENGTH = 400  # characters
 MAX_DEPTH = 24  # brackets in brackets
 MAX_TERMS = 300
 MAX_BITS = 20_000  # of a numerator or denominator
-MAX_RADICAND = 10**9
-GREEK = frozenset(
-    (
-        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi pi rho sigma tau phi "
-        "varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell"
-    ).split()
+MAX_RADICAND = 10**9  # is factored by trial division
+CONSTANTS = {"\\pi": math.pi, "e": math.e}
+GREEK = (
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi pi rho sigma tau phi "
+    "varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell"
 )
-NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
+GREEK_LETTERS = frozenset(GREEK.split())
+NUMBER = re.compile(r"\d+(?:\.\d+|\.(?=\s*[/*)}]))?|\.\d+")
 COMMAND = re.compile(r"\\([A-Za-z]+) *")
 SUBSCRIPT = re.compile(r"_(?:\{([A-Za-z0-9,]{1,8})\}|([A-Za-z0-9]))")
 
@@ -83,6 +86,17 @@ def ratio(a: Value, b: Value) -> Fraction | None:
         return None
     factors = {left[m] / right[m] for m in left}
     return factors.pop() if len(factors) == 1 else None
+
+
+def solve(value: Value) -> tuple[Value, bool] | None:
+    """(root, whether the value rises) of c·x + d with one letter x, rational c and a real constant d, else None."""
+    letters = [m for m in value.top if any(atom[0] != "#" and atom not in CONSTANTS for atom, _ in m)]
+    below = rational(Value(value.bottom, _poly(Fraction(1))))
+    if len(letters) != 1 or below is None or len(letters[0]) != 1 or letters[0][0][1] != 1 or letters[0][0][0] == "i":
+        return None
+    slope = value.top[letters[0]]
+    rest = {m: -c / slope for m, c in value.top.items() if m != letters[0]}
+    return Value(rest, _poly(Fraction(1))), slope / below > 0
 
 
 def constant(number: int | Fraction) -> Value:
@@ -207,10 +221,11 @@ class _Reader:
             return _binomial(self._argument(depth), self._argument(depth))
         if name == "sqrt":
             degree = 2
-            if index := self._match(re.compile(r"\[(\d)\]")):
+            if index := self._match(re.compile(r"\[ ?([2-9]) ?\]")):
                 degree = int(index[1])
-            return _root(self._closed(")", depth) if self._take("(") else self._argument(depth), degree)
-        if name in GREEK:
+            inside = self._closed(")", depth) if self._take("(") else self._argument(depth)
+            return _power(inside, constant(Fraction(1, degree)))
+        if name in GREEK_LETTERS:
             return self._symbol("\\" + name)
         raise Unsettled(f"\\{name} is not arithmetic")
 
@@ -230,7 +245,7 @@ class _Reader:
     def _symbol(self, name: str) -> Value:
         if subscript := self._match(SUBSCRIPT):
             name += "_" + (subscript[1] or subscript[2])
-        return Value({((name, 1),): Fraction(1)}, _poly(Fraction(1)))
+        return Value({((name, Fraction(1)),): Fraction(1)}, _poly(Fraction(1)))
 
 
 def _poly(number: Fraction) -> Polynomial:
@@ -240,7 +255,7 @@ def _poly(number: Fraction) -> Polynomial:
 def _number(digits: str) -> Value:
     if len(digits) > 2000:  # beyond it Python's conversion is slow and, from 4,300 digits on, refused
         raise Unsettled("too many digits")
-    return constant(Fraction(digits))
+    return constant(Fraction(digits.removesuffix(".")))
 
 
 def _bounded(polynomial: Polynomial) -> Polynomial:
@@ -263,23 +278,25 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial:
     return _bounded({m: c for m, c in result.items() if c})
 
 
-def _join(first: Monomial, second: Monomial) -> tuple[int, Monomial]:
-    """Product of monomials, with i·i = -1 and √a·√b = gcd·√(ab/gcd²), as (integer factor, monomial)."""
-    powers: dict[str, int] = {}
-    factor, radicand = 1, 1
-    for atom, exponent in first + second:
-        if atom[0] == "√":
-            other = int(atom[1:])
-            common = math.gcd(radicand, other)
-            factor, radicand = factor * common, radicand * other // common**2
-        else:
-            powers[atom] = powers.get(atom, 0) + exponent
-    if powers.get("i", 0) > 1:
-        powers["i"] -= 2
-        factor = -factor
-    if radicand > 1:
-        powers[f"√{radicand}"] = 1
-    return factor, tuple(sorted((a, e) for a, e in powers.items() if e))
+def _join(first: Monomial, second: Monomial) -> tuple[Fraction, Monomial]:
+    """Product of monomials as (factor, monomial)."""
+    if not first or not second:
+        return Fraction(1), first or second
+    powers = dict(first)
+    for atom, exponent in second:
+        powers[atom] = powers.get(atom, Fraction(0)) + exponent
+    return _reduce(powers)
+
+
+def _reduce(powers: dict[str, Fraction]) -> tuple[Fraction, Monomial]:
+    """Powers of atoms as (factor, monomial): i·i = -1, and whole powers of primes go into the factor."""
+    factor = Fraction(1)
+    for atom, exponent in powers.items():
+        if atom == "i" and exponent >= 2:
+            powers[atom], factor = exponent - 2, -factor
+        elif atom[0] == "#" and exponent >= 1:
+            powers[atom], factor = exponent - 1, factor * int(atom[1:])
+    return factor, tuple(sorted((atom, e) for atom, e in powers.items() if e))
 
 
 def _add(a: Value, b: Value, sign: int) -> Value:
@@ -313,10 +330,10 @@ def _integer(value: Value) -> int | None:
 
 def _power(value: Value, exponent: Value) -> Value:
     number = rational(exponent)
-    if number is None or number.denominator > 2:
-        raise Unsettled("an exponent is no integer or half")
-    if number.denominator == 2:
-        value, number = _root(value, 2), Fraction(number.numerator)
+    if number is None or number.denominator > 9:
+        raise Unsettled("an exponent is no small fraction")
+    if number.denominator > 1:
+        value = Value(_root(value.top, number.denominator), _root(value.bottom, number.denominator))
     count = abs(number.numerator)
     if number < 0:
         value = _divide(constant(1), value)
@@ -344,51 +361,59 @@ def _binomial(above: Value, below: Value) -> Value:
     return constant(math.comb(n, k))
 
 
-def _root(value: Value, degree: int) -> Value:
-    number = rational(value)
-    if number is None or degree < 2:
-        raise Unsettled("root of a variable expression")
-    if number == 0:
-        return constant(0)
-    if degree > 2:
-        return _perfect_root(number, degree)
-    inside, radicand = _square_free(abs(number.numerator) * number.denominator)
-    atoms: list[tuple[str, int]] = [("i", 1)] if number < 0 else []
-    atoms += [(f"√{radicand}", 1)] if radicand > 1 else []
-    return Value({tuple(sorted(atoms)): Fraction(inside, number.denominator)}, _poly(Fraction(1)))
+def _root(polynomial: Polynomial, degree: int) -> Polynomial:
+    """The real root of a single term, or i times it for the square root of a negative number."""
+    if not polynomial:
+        return {}
+    if len(polynomial) > 1:
+        raise Unsettled("root of a sum")
+    ((monomial, number),) = polynomial.items()
+    atoms = {atom: exponent / degree for atom, exponent in monomial}
+    if any(atom == "i" or (e.denominator == 1 and degree % 2 == 0) for atom, e in atoms.items()):
+        raise Unsettled("a root with a sign that is not known")  # √(x²) is |x|
+    if number < 0 and (degree > 2 or monomial):
+        raise Unsettled("root of a negative number")
+    if number < 0:
+        atoms["i"] = Fraction(1)
+    factor = Fraction(1)
+    for part, sign in ((abs(number.numerator), 1), (number.denominator, -1)):
+        whole, rest = _prime_powers(part, degree)
+        factor *= Fraction(whole) ** sign
+        for prime, count in rest.items():
+            # A root below the line is brought above it: p^(-k/d) = p^(1 - k/d) / p.
+            power = Fraction(sign * count, degree) + (sign < 0)
+            atoms[f"#{prime}"] = atoms.get(f"#{prime}", Fraction(0)) + power
+            factor *= Fraction(1, prime) if sign < 0 else 1
+    scale, reduced = _reduce(atoms)
+    return {reduced: factor * scale}
 
 
-def _perfect_root(number: Fraction, degree: int) -> Value:
-    if number < 0 or max(number.numerator, number.denominator) > MAX_RADICAND:
-        raise Unsettled("no perfect root")
-    top, bottom = round(number.numerator ** (1 / degree)), round(number.denominator ** (1 / degree))
-    if top**degree != number.numerator or bottom**degree != number.denominator:
-        raise Unsettled("no perfect root")
-    return constant(Fraction(top, bottom))
-
-
-def _square_free(number: int) -> tuple[int, int]:
-    """(a, b) with number = a²·b and b square-free."""
-    root = math.isqrt(number) if number.bit_length() <= MAX_BITS else 0
-    if root * root == number:
-        return root, 1
+def _prime_powers(number: int, degree: int) -> tuple[int, dict[int, int]]:
+    """(a, {p: k}) with number = a^degree · Π p^k and 0 < k < degree."""
+    exact = math.isqrt(number) if degree == 2 and number.bit_length() <= MAX_BITS else 0
+    if exact * exact == number:
+        return exact, {}
     if number > MAX_RADICAND:
         raise Unsettled("too large a radicand")
-    inside, divisor = 1, 2
-    while divisor * divisor <= number:
-        while number % (divisor * divisor) == 0:
-            number //= divisor * divisor
-            inside *= divisor
+    whole, rest, divisor = 1, {}, 2
+    while number > 1:
+        if divisor * divisor > number:
+            divisor = number
+        count = 0
+        while number % divisor == 0:
+            number, count = number // divisor, count + 1
+        whole *= divisor ** (count // degree)
+        if count % degree:
+            rest[divisor] = count % degree
         divisor += 1
-    return inside, number
+    return whole, rest
 
 
 def _approximate(polynomial: Polynomial) -> float:
-    known = {"\\pi": math.pi, "e": math.e}
     total = 0.0
     for monomial, number in polynomial.items():
         term = float(number)
         for atom, exponent in monomial:
-            term *= (math.sqrt(int(atom[1:])) if atom[0] == "√" else known[atom]) ** exponent
+            term *= (float(atom[1:]) if atom[0] == "#" else CONSTANTS[atom]) ** float(exponent)
         total += term
     return total

@@ -29,8 +29,10 @@ SCIENTIFIC = re.compile(
     r"([-+]?\s*(?:\d+\.?\d*|\.\d+))\s*(?:\*\s*10\s*\^\s*\{?\s*([-+]?\s*\d{1,3})\s*\}?|[eE]([-+]?\d{1,3}))"
 )
 POWER_OF_TEN = re.compile(r"10\s*\^\s*\{?\s*(\d{1,3})\s*\}?")
+LETTER = re.compile(r"\(?\s*([A-J])\s*\)?")
 CHOICE = re.compile(r"\(?\s*([A-Ja-j])\s*\)?|\(?\s*([A-J])\s*[.:)]\s*.*", re.DOTALL)
 WORDS = re.compile(r"[A-Za-z][A-Za-z' .-]*[A-Za-z.]")
+WRAPPED = re.compile(r"\\text ?\{([^{}]*)\}")
 NAME = r"(?:\\?[A-Za-z]+'*|\\text ?\{[^{}]*\})(?:_\{[^{}]*\}|_\w)?(?: ?\( ?[a-z](?:, ?[a-z])* ?\))?"
 ASSIGNED = re.compile(rf"({NAME}) ?(?:=|\\in(?![a-z])) ?(.*)", re.DOTALL)
 RELATION = re.compile(r"\\leq(?![a-z])|\\geq(?![a-z])|\\neq(?![a-z])|<|>")
@@ -62,7 +64,7 @@ def settle(prediction: str, gold: str) -> tuple[str, str] | None:
 def readable(gold: str) -> bool:
     """Whether a gold answer is read exactly, so that any answer to it can be judged here."""
     text = normal.normalise(gold)
-    return bool(text) and (_is_text(text) or is_exact(tree(text)))
+    return bool(text) and (_is_text(text) or bool(LETTER.fullmatch(_plain(text))) or is_exact(tree(text)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -91,18 +93,22 @@ def _verdict(equal: bool, what: str) -> tuple[str, str]:
 
 def _plain(text: str) -> str:
     """Without text wrappers and quotes."""
-    return re.sub(r"\\text ?\{([^{}]*)\}", r"\1", text).replace('"', "").strip(" .{}")
+    return re.sub(r"\\text ?\{([^{}]*)\}", r"\1", text).replace('"', "").strip(" .,;{}")
 
 
 def _choice(p: str, g: str) -> tuple[str, str] | None:
-    letter = re.fullmatch(r"\(?\s*([A-J])\s*\)?", _plain(g))
+    letter = LETTER.fullmatch(_plain(g))
     if not letter:
         return None
-    chosen = CHOICE.fullmatch(_plain(p)) or re.fullmatch(r"\(\s*([A-J])\s*\)()\s*.*", _plain(p), re.DOTALL)
+    p = re.sub(r"^(?:option|choice|answer)\s+", "", _plain(p), flags=re.IGNORECASE)
+    chosen = CHOICE.fullmatch(p) or re.fullmatch(r"\(\s*([A-J])\s*\)()\s*.*", p, re.DOTALL)
     return _verdict(bool(chosen) and (chosen[1] or chosen[2]).upper() == letter[1], "choice")
 
 
 def _is_text(text: str) -> bool:
+    """Words rather than mathematics: "even", "October 30" in a text wrapper, but neither "ab" nor "pi"."""
+    if wrapped := WRAPPED.fullmatch(text):
+        return bool(re.match(r"[^\d,;(]*[A-Za-z]{2}[^,;=]*$", wrapped[1])) and " and " not in wrapped[1]
     plain = _plain(text)
     if not WORDS.fullmatch(plain) or plain.lower() in NUMBER_WORDS:
         return False
@@ -192,6 +198,8 @@ def tree(text: str, depth: int = 0) -> Tree:
     text = text.strip()
     if depth > 8 or len(text) > LONGEST:
         return ("raw", text)
+    if (wrapped := WRAPPED.fullmatch(text)) and not _is_text(text):
+        text = wrapped[1].strip()
     for read in (_matrix, _list, _union, _equation, _bracketed, _relation, _plus_minus, _ratio, _special):
         if (node := read(text, depth)) is not None:
             return node
@@ -229,7 +237,7 @@ def _matrix(text: str, depth: int) -> Tree | None:
     rows = [r for r in re.split(r"\\\\", match[2]) if r.strip()]
     cells = tuple(tuple(tree(c, depth + 1) for c in row.split("&")) for row in rows)
     kind = "determinant" if match[1] == "vmatrix" else "matrix"
-    return (kind, len(cells), tuple(c for row in cells for c in row))
+    return (kind, (len(cells), max(map(len, cells), default=0)), tuple(c for row in cells for c in row))
 
 
 def _unbracketed(text: str) -> str:
@@ -243,6 +251,8 @@ def _list(text: str, depth: int) -> Tree | None:
     if len(parts) > 64:
         return ("raw", text)
     parts = [p for p in parts if p]
+    if len(parts) < 2:
+        return tree(parts[0], depth + 1) if parts else ("raw", text)
     names = [match[1] if (match := ASSIGNED.fullmatch(p)) else "" for p in parts]
     if names[0] and (not any(names[1:]) or len(set(names)) == 1):  # n = 1, 2, 3 and x = 1, x = 2
         parts = [match[2] if (match := ASSIGNED.fullmatch(p)) else p for p in parts]
@@ -276,8 +286,6 @@ def _bracketed(text: str, depth: int) -> Tree | None:
             return ("raw", text)
         node = tree(inner, depth + 1) if inner else ("list", ())
         return node if node[0] == "list" else ("list", (node,))
-    if text.startswith(r"\langle") and text.endswith(r"\rangle"):
-        text = f"({text[7:-7].strip()})"
     if text[:1] not in ("(", "[", "{") or text[-1:] not in (")", "]", "}") or not _balanced(text[1:-1]):
         return None
     inner = text[1:-1].strip()
@@ -316,14 +324,23 @@ def _relation(text: str, depth: int) -> Tree | None:
         left, right = ("[" if signs[0] == r"\leq" else "("), ("]" if signs[1] == r"\leq" else ")")
         ends = tuple(tree(s, depth + 1) for s in (sides[0], sides[2]))
         return ("sequence", left + right, ends) if re.fullmatch(NAME, sides[1]) else ("raw", text)
-    if re.fullmatch(NAME, sides[1]) and algebra.approximate(values[0]) is not None:
-        sides, values, signs = sides[::-1], values[::-1], [FLIP[signs[0]]]
-    if re.fullmatch(NAME, sides[0]) and algebra.approximate(values[1]) is not None and signs[0] != r"\neq":
-        end, far = tree(sides[1], depth + 1), ("infinity", "-" if signs[0] in ("<", r"\leq") else "")
-        if signs[0] in ("<", r"\leq"):
-            return ("sequence", "(" + ("]" if signs[0] == r"\leq" else ")"), (far, end))
-        return ("sequence", ("[" if signs[0] == r"\geq" else "(") + ")", (end, far))
-    return ("relation", signs[0], algebra.minus(values[0], values[1]))
+    try:
+        return _half_line(signs[0], algebra.minus(values[0], values[1]))
+    except algebra.Unsettled:
+        return ("raw", text)
+
+
+def _half_line(sign: str, difference: algebra.Value) -> Tree:
+    """difference < 0 as an interval of its one letter if it is linear in it, else as the relation itself."""
+    solved = algebra.solve(difference)
+    if solved is None or sign == r"\neq":
+        return ("relation", sign, difference)
+    root, rising = solved
+    sign = sign if rising else FLIP[sign]
+    end = ("value", root, "", False, "")
+    if sign in ("<", r"\leq"):
+        return ("sequence", "(" + ("]" if sign == r"\leq" else ")"), (("infinity", "-"), end))
+    return ("sequence", ("[" if sign == r"\geq" else "(") + ")", (end, ("infinity", "")))
 
 
 def _plus_minus(text: str, depth: int) -> Tree | None:
@@ -346,7 +363,9 @@ def _ratio(text: str, depth: int) -> Tree | None:
 def _special(text: str, depth: int) -> Tree | None:
     if match := re.fullmatch(r"([-+]?) ?\{? ?\\infty ?\}?", text):
         return ("infinity", match[1].replace("+", ""))
-    if match := re.fullmatch(r"(?:\\text ?\{)?\(?(\d\w*|[A-Za-z]\w+?)\}?\)? ?_ ?(?:\{ ?(\d+) ?\}|(\d+))", text):
+    if match := re.fullmatch(
+        r"(?:\\text ?\{)?\(?(-?\d\w*|[A-Za-z][0-9A-Za-z]+)[)}]? ?_ ?(?:\{ ?(\d+) ?\}|(\d+))", text
+    ):
         return ("base", match[1].upper(), match[2] or match[3])
     if text == r"\ldots":
         return ("dots",)
@@ -388,7 +407,7 @@ def same(p: Tree, g: Tree) -> bool | None:
     if p[0] in ("sequence", "matrix", "determinant"):
         return p[1] == g[1] and _all(p[2], g[2])
     if p[0] == "ratio":
-        return _all(p[1], g[1])
+        return _same_ratio(p[1], g[1])
     if p[0] == "relation":
         return _same_relation(p, g)
     if p[0] == "time":
@@ -401,6 +420,11 @@ def _same_kinds(p: Tree, g: Tree) -> bool | None:
     if kinds == {"list", "sequence"}:  # (1, 2) and 1, 2: the brackets were left out
         pair, items = (p, g) if p[0] == "sequence" else (g, p)
         return True if pair[1] == "()" and _all(pair[2], items[1]) else None
+    if kinds == {"list", "union"}:  # x < 2 or x > 3
+        return _same_set(p[1], g[1]) or None
+    if kinds == {"matrix", "sequence"}:  # a vector as a column or in round brackets
+        vector, row = (p, g) if p[0] == "matrix" else (g, p)
+        return (row[1] == "()" and 1 in vector[1] and _all(row[2], vector[2])) or None
     if "raw" in kinds or kinds & {"matrix", "determinant", "union", "relation", "ratio"}:
         return None
     return False
@@ -451,6 +475,14 @@ def _written_out(value: algebra.Value, text: str, gold: algebra.Value) -> bool:
         and shown is not None
         and abs(exact - shown) <= max(10.0 ** -len(digits[2]), 1e-15 * abs(exact))
     )
+
+
+def _same_ratio(a: tuple[Tree, ...], b: tuple[Tree, ...]) -> bool | None:
+    """a:b = c:d if a·d = b·c, and so on."""
+    equal = _all(a, b)
+    if equal or len(a) != len(b) or any(node[0] != "value" for node in a + b):
+        return equal
+    return all(algebra.times(x[1], b[0][1]) == algebra.times(a[0][1], y[1]) for x, y in zip(a, b))
 
 
 def _same_relation(p: Tree, g: Tree) -> bool | None:

@@ -21,12 +21,16 @@ LAYOUT = re.compile(
     r"\\(?:left|right|bigl|bigr|Bigl|Bigr|big|Big|bigg|Bigg|biggl|biggr|displaystyle|textstyle|limits|nolimits|middle|"
     r"rm|bf|it|mathstrut|strut|phantom\{[^{}]*\}|hphantom\{[^{}]*\}|label\{[^{}]*\}|tag\{[^{}]*\})(?![A-Za-z])"
 )
-SPACES = re.compile(r"\\(?:[ ;:]|quad(?![A-Za-z])|qquad(?![A-Za-z])|space(?![A-Za-z])|enspace(?![A-Za-z])|\n)|~|\s")
+SPACES = re.compile(
+    r"(?<!\\)\\(?:[ ;:]|quad(?![A-Za-z])|qquad(?![A-Za-z])|space(?![A-Za-z])|enspace(?![A-Za-z])|\n)|~|\s"
+)
 WORDS = re.compile(
     r"\\(?:textbf|textit|textrm|textsf|texttt|textnormal|emph|mbox|hbox|operatorname\*?|mathrm|mathsf|mathit)(?=\s*\{)"
 )
+COLOR = re.compile(r"\\(?:text)?color ?\{[^{}]*\}")
+WRAPPED_NUMBER = re.compile(r"\\text ?\{ *([-+]?[\d.,]+(?:/\d+)?) *\}")
 BOLD = re.compile(
-    r"\\(?:mathbf|boldsymbol|bm|pmb|mathcal|mathnormal|ensuremath|boxed|fbox|overline)(?=\s*\{)\s*\{([^{}]*)\}"
+    r"\\(?:underline|mathbf|boldsymbol|bm|pmb|mathcal|mathnormal|ensuremath|boxed|fbox|overline)(?=\s*\{)\s*\{([^{}]*)\}"
 )
 ALIASES = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\cdot": "*", r"\times": "*", r"\ast": "*",
@@ -36,6 +40,7 @@ ALIASES = {
     r"\lparen": "(", r"\rparen": ")", r"\varnothing": r"\emptyset", r"\infin": r"\infty", r"\dbinom": r"\binom",
     r"\tbinom": r"\binom", r"\colon": ":", r"\degree": r"^\circ", r"\land": r"\text{ and }", r"\lor": r"\text{ or }",
     r"\R": r"\mathbb{R}", r"\percent": "%", r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\mid": "|",
+    r"\langle": "(", r"\rangle": ")",
     r"\longrightarrow": r"\to", r"\rightarrow": r"\to", r"\slash": "/", r"\pounds": "£", r"\euro": "€",
 }  # fmt: skip
 ALIAS = re.compile(r"\\[A-Za-z]+")
@@ -49,23 +54,27 @@ SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d ])")
 
 def normalise(text: str) -> str:
     """The one spelling of an answer; empty if nothing is left. Linear in the text."""
-    text = _unicode(text.replace("\x00", ""))
+    text = _unicode(text.replace("\x00", "").strip()).removeprefix("**").removesuffix("**").removesuffix("\\\\")
     # A thousands mark: 10,\!000 and 10{,}000 and 10\,000.
     text = re.sub(r"(?<=\d)(?:,\\!|\{,\}|\\,|\{\\,\})(?=\d{3}(?!\d))", "\u2063", text)
     text = text.replace("\\!", "").replace("\\,", " ")
     text = SPACES.sub(" ", LAYOUT.sub(" ", text))
-    text = WORDS.sub(r"\\text", text)
+    text = WRAPPED_NUMBER.sub(r"\1", WORDS.sub(r"\\text", COLOR.sub("", text)))
     for _ in range(3):  # nested wrappers
         text = BOLD.sub(r"\1", text)
     text = ALIAS.sub(lambda match: _spaced(ALIASES.get(match.group(), match.group())), text)
     text = text.replace("\\$", "$").replace("\\%", "%").replace("\\#", "#").replace("...", r"\ldots ")
     text = re.sub(r"\^ ?\{ ?\\circ ?\}", r"^\\circ ", text).replace("**", "^")
-    text = re.sub(
-        r"(?<![\\A-Za-z])(pi|sqrt|infinity|infty)(?![A-Za-z])", lambda m: "\\" + m[1].replace("inity", "ty") + " ", text
-    )
+    text = re.sub(r"(?<![\\A-Za-z])(pi|sqrt|infinity|infty|inf|oo)(?![A-Za-z])", _command, text)
     text = re.sub(r"(?<=\d) (\d+) ?/ ?(\d+)(?![\d.])", r"\\frac{\1}{\2}", text)  # the mixed number 1 1/2
+    text = re.sub(r"\$ ?([,;]|,? ?and|,? ?or) ?\$", r" \1 ", text)  # $1$, $2$
     text = HEDGES.sub("", _thousands(text).replace("\u2063", ""))
     return " ".join(_trim(text).split())
+
+
+def _command(match: re.Match[str]) -> str:
+    """The command for a word such as pi or infinity."""
+    return r"\infty " if match[1] in ("infinity", "inf", "oo") else f"\\{match[1]} "
 
 
 def _spaced(command: str) -> str:
@@ -108,10 +117,12 @@ def _thousands(text: str) -> str:
 
 
 def _trim(text: str) -> str:
-    """Drops enclosing dollars and quotes, and full stops at the end."""
+    """Drops enclosing dollars and quotes, and punctuation at the end."""
     text = text.strip()
     while True:
-        shorter = text.removesuffix(".").strip() if not text.endswith(r"\ldots.") else text
+        shorter = text.rstrip(".,; ")
+        if re.search(r"[})\]]\$$", shorter) and shorter.count("$") == 1:
+            shorter = shorter[:-1]
         for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ('"', '"'), ("`", "`")):
             inside = shorter[len(opening) : -len(closing)]
             if shorter.startswith(opening) and shorter.endswith(closing) and inside.strip() and opening not in inside:

@@ -42,16 +42,15 @@ CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound sterling"}
 
 # Letters that follow a number without a space are a unit only if they are one of these: "12cm", but "2n".
 SHORT = "mm|cm|km|in|ft|yd|mi|mg|kg|lbs?|oz|ml|mph|kph|hz|min|hrs?|deg|sec"
+WORD = r"(?:[A-Za-z]{2,}|[A-Za-z](?=/))"  # "5 km", "5 m/s"
 VALUE = r"(?P<value>.*[\d)}\]])"
 POWER = r"(?:\s*\^\s*\{?\s*-?[1-9]\s*\}?)?"
 TEXT_UNIT = re.compile(
-    VALUE
-    + r"\s*(?:\\text\s*\{\s*(?P<unit>[^{}\\$\d]*[A-Za-z][^{}\\$]*)\}(?:\s*\\?/\s*\\text\s*\{[^{}]*\})?"
+    r"(?P<value>.*[^\s\\])\s*\\text\s*\{\s*(?P<unit>[^{}\\$\d]*[A-Za-z][^{}\\$]*)\}(?:\s*/\s*\\text\s*\{[^{}]*\})?"
     + POWER
-    + r"\s*)+"
 )
 WORD_UNIT = re.compile(
-    VALUE + rf"\s*(?:(?<=[\d)}}])(?P<short>{SHORT})|\s(?P<word>[A-Za-z]{{2,}}(?:[ /.-][A-Za-z.]+){{0,4}}))\.?" + POWER,
+    VALUE + rf"\s*(?:(?<=[\d)}}])(?P<short>{SHORT})|\s(?P<word>{WORD}(?:[ /.-][A-Za-z.]+){{0,4}}))\.?" + POWER,
     re.I,
 )
 DEGREES = re.compile(VALUE + r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\\text\s*\{\s*)?(?P<scale>[CF]?)(?:\s*\})?")

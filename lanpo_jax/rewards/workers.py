@@ -18,13 +18,14 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 
 SECONDS = 1.7  # for one pair; the worker itself gives up after `symbolic.SECONDS`
 START_SECONDS = 60.0  # for Python and SymPy to load on a busy machine
 MOST = 8  # workers
 
-Answer = tuple[str, str, str]  # verdict, reason, cause
+Answer = tuple[str, str, str, float]  # verdict, reason, cause, milliseconds
 
 
 class Worker:
@@ -52,7 +53,7 @@ class Worker:
         """Process id."""
         return self._process.pid
 
-    def check(self, prediction: str, gold: str) -> tuple[Answer | None, bool]:
+    def check(self, prediction: str, gold: str) -> tuple[tuple[str, str, str] | None, bool]:
         """(answer or None if the process ended, whether it was killed for its time)."""
         try:
             self._process.stdin.write(json.dumps({"prediction": prediction, "gold": gold}).encode() + b"\n")
@@ -121,17 +122,23 @@ class Pool:
 
     def _one(self, pair: tuple[str, str]) -> Answer:
         worker = self._slots.get()
+        start = time.perf_counter()
         try:
             for _ in range(2):
                 worker = worker or Worker()
                 answer, late = worker.check(*pair)
                 if answer:
-                    return answer
+                    return *answer, 1e3 * (time.perf_counter() - start)
                 worker.close()
                 worker = None
                 if late:
-                    return "unknown", f"no verdict within {SECONDS:g} s", "timeouts"
-            return "unknown", "the worker process died twice", "errors"
+                    return (
+                        "unknown",
+                        f"no verdict within {SECONDS:g} s",
+                        "timeouts",
+                        1e3 * (time.perf_counter() - start),
+                    )
+            return "unknown", "the worker process died twice", "errors", 1e3 * (time.perf_counter() - start)
         finally:
             self._slots.put(worker)
 
@@ -145,5 +152,5 @@ def pool() -> Pool:
 
 
 def check(pairs: Sequence[tuple[str, str]]) -> list[Answer]:
-    """(verdict, reason, cause) of each pair, by math-verify; no process is started for no pair."""
+    """(verdict, reason, cause, milliseconds) of each pair, by math-verify; no process is started for no pair."""
     return pool().check(pairs) if pairs else []
