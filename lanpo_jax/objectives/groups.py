@@ -33,3 +33,26 @@ def equal(groups: Groups) -> np.ndarray:
     high = np.where(groups.known, groups.rewards, -np.inf).max(-1)
     low = np.where(groups.known, groups.rewards, np.inf).min(-1)
     return high <= low
+
+
+def confidence(logprobs: np.ndarray, mask: np.ndarray, *, share: float = 0.2) -> np.ndarray:
+    """exp of the mean log-probability of the `share` least likely tokens (at least one), [.., T] -> [..]."""
+    valid = np.asarray(mask) != 0
+    ordered = np.sort(np.where(valid, logprobs, np.inf).astype(np.float64), axis=-1)
+    count = np.maximum(np.ceil(share * valid.sum(-1, keepdims=True) - 1e-9), 1)
+    chosen = (np.arange(valid.shape[-1]) < count) & np.isfinite(ordered)
+    return np.exp(np.where(chosen, ordered, 0.0).sum(-1) / np.maximum(chosen.sum(-1), 1))
+
+
+def bundle_scores(groups: Groups, bundle: int) -> np.ndarray:
+    """Sums over `bundle` consecutive prompts of their j-th rewards, [P, G] -> [P/bundle, G].
+
+    An unknown reward counts as the mean of its group. Raises ValueError where the prompts do not divide into bundles.
+    """
+    prompts, group = groups.rewards.shape
+    if prompts % bundle:
+        raise ValueError(f"{prompts} prompts do not divide into bundles of {bundle}; change rollout.prompts or bundle.")
+    known = groups.known
+    rewards = np.where(known, groups.rewards, 0.0).astype(np.float64)
+    mean = rewards.sum(-1, keepdims=True) / np.maximum(known.sum(-1, keepdims=True), 1)
+    return np.where(known, rewards, mean).reshape(-1, bundle, group).sum(1)

@@ -1,7 +1,7 @@
 """From hidden states to log-probabilities of tokens, without ever holding a [tokens, vocabulary] array.
 
-The single shift of the code base is here: `sources` says which hidden state predicts which completion token, and
-`select` gathers those states; everything after that is indexed by token.
+The single shift of the code base is applied here: `select` gathers for every token the hidden state that predicts it;
+everything after that is indexed by token.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import jax.numpy as jnp
 CHUNK = 256  # tokens whose logits exist at one time (across all devices)
 
 
-def sources(last_prompt: jax.Array, starts: jax.Array, tokens: int) -> jax.Array:
-    """Index in the packed row of the hidden state that predicts each completion token.
-
-    The first token of every completion is predicted by the last prompt token, each later one by its predecessor:
-    `last_prompt` [R], `starts` [R, n] (where completion k begins in the row) -> int [R, n, T] with T = `tokens`.
-    """
-    offsets = starts[..., None] + jnp.arange(tokens) - 1
-    return offsets.at[..., 0].set(jnp.broadcast_to(last_prompt[:, None], starts.shape))
-
-
 def select(hidden: jax.Array, source: jax.Array) -> jax.Array:
-    """The hidden states that predict the completion tokens: [R, L, D], indices [R, n, T] -> [R·n·T, D].
+    """The hidden states that predict the tokens: [R, L, D], indices [R, ..] into L -> [R·.., D], row by row.
 
-    Indices outside the row (padding may hold anything) are moved to its nearest end; their results are masked later.
+    `source` is the shift: the first token of a completion is predicted by the last prompt token, each later one by its
+    predecessor. Padding may hold any index; it is moved into the row, and what it yields is masked later.
     """
-    rows, count, tokens = source.shape
-    index = jnp.clip(source.reshape(rows, count * tokens, 1), 0, hidden.shape[1] - 1)
+    rows = source.shape[0]
+    index = jnp.clip(source.reshape(rows, -1, 1), 0, hidden.shape[1] - 1)
     return jnp.take_along_axis(hidden, index, axis=1, mode="promise_in_bounds").reshape(-1, hidden.shape[-1])
+
+
+def place(values: jax.Array, where: jax.Array) -> jax.Array:
+    """Values of a row's M head places as completions: [R·M], indices [R, n, T] into M -> [R·n, T]."""
+    rows, count, tokens = where.shape
+    values = values.reshape(rows, -1)
+    index = jnp.clip(where.reshape(rows, -1), 0, values.shape[1] - 1)
+    found = jnp.take_along_axis(values, index, axis=1, mode="promise_in_bounds")
+    return found.reshape(rows * count, tokens)
 
 
 def token_logprobs(
@@ -73,7 +73,7 @@ def token_statistics(
         raise ValueError(f"No token statistic {sorted(unknown)}; there are: logprobs, entropy, vocab_mean.")
 
     def statistics(hidden: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
-        logits = _project(hidden, head, tied) / temperature
+        logits = project(hidden, head, tied) / temperature
         norm = jax.nn.logsumexp(logits, axis=-1)
         results = {}
         if "logprobs" in names:
@@ -85,35 +85,6 @@ def token_statistics(
         return results
 
     return map_tokens(statistics, (hidden, targets), chunk)
-
-
-def curvature(
-    hidden: jax.Array,
-    head: jax.Array,
-    step: jax.Array,
-    targets: jax.Array,
-    *,
-    temperature: jax.Array | float = 1.0,
-    chunk: int = CHUNK,
-    tied: bool = False,
-) -> dict[str, jax.Array]:
-    """How a planned step of the head would move each token's distribution: `drift` and `spread`, each [M].
-
-    With u = hidden·step/temperature the change of the logits, pi the softmax and v = onehot(target) - pi:
-    drift = v·u (first-order change of the log-probability), spread = u^T(diag pi - pi pi^T)u (its curvature).
-    `step` has the shape of `head`. The sums run over the whole vocabulary: CAPO's top-k is an approximation of them.
-    """
-
-    def terms(hidden: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
-        probs = jax.nn.softmax(_project(hidden, head, tied) / temperature, axis=-1)
-        change = _project(hidden, step, tied) / temperature
-        average = jnp.sum(probs * change, axis=-1)
-        chosen = jnp.take_along_axis(change, targets[:, None], axis=-1)[:, 0]
-        # centred before squaring: E[u^2] - E[u]^2 would cancel catastrophically for a common offset
-        spread = jnp.sum(probs * jnp.square(change - average[:, None]), axis=-1)
-        return {"drift": chosen - average, "spread": spread}
-
-    return jax.lax.stop_gradient(map_tokens(terms, (hidden, targets), chunk))
 
 
 def map_tokens(function: Callable, arrays: tuple[jax.Array, ...], chunk: int):
@@ -136,7 +107,7 @@ def map_tokens(function: Callable, arrays: tuple[jax.Array, ...], chunk: int):
     return jax.tree.map(lambda r: jnp.swapaxes(r, 0, 1).reshape(count * chunk, *r.shape[2:])[:total], results)
 
 
-def _project(hidden: jax.Array, head: jax.Array, tied: bool) -> jax.Array:
+def project(hidden: jax.Array, head: jax.Array, tied: bool) -> jax.Array:
     """hidden·head in hidden's dtype, accumulated and returned in float32 (or better).
 
     The cast of the head sits inside the chunk, so that its gradient is summed over chunks in the parameter's dtype.

@@ -13,9 +13,9 @@ from lanpo_jax.objectives import tokens as tokens_lib
 
 
 def actor(tokens: tokens_lib.Tokens, log_ratio: jax.Array, loss: surrogates.Loss) -> dict[str, pooled.Pooled]:
-    """Clip fractions, mean and extreme weights, mean o - l, mean (w-1)^2; entropy where the forward pass has it."""
+    """Clip fractions, mean and extreme weights, mean o - l, mean (w-1)^2."""
     mask, ratio = tokens.mask, jnp.exp(log_ratio)
-    metrics = {
+    return {
         "actor/pg_clipfrac": pooled.mean(loss.high | loss.low, mask),
         "actor/pg_clipfrac_high": pooled.mean(loss.high, mask),
         "actor/pg_clipfrac_low": pooled.mean(loss.low, mask),
@@ -26,9 +26,13 @@ def actor(tokens: tokens_lib.Tokens, log_ratio: jax.Array, loss: surrogates.Loss
         "actor/ratio_min": pooled.smallest(ratio, mask),
         "actor/ratio_variance": pooled.mean(jnp.square(ratio - 1), mask),
     }
-    if "entropy" in tokens.aux:
-        metrics["actor/entropy"] = pooled.mean(tokens.aux["entropy"], mask)
-    return metrics
+
+
+def entropy(tokens: tokens_lib.Tokens) -> dict[str, pooled.Pooled]:
+    """Mean entropy of the policy where the forward pass computed it."""
+    if "entropy" not in tokens.aux:
+        return {}
+    return {"actor/entropy": pooled.mean(tokens.aux["entropy"], tokens.mask)}
 
 
 def mismatch(tokens: tokens_lib.Tokens) -> dict[str, pooled.Pooled]:

@@ -13,7 +13,6 @@ import ast
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +20,12 @@ import numpy as np
 
 from lanpo_jax import spec
 from lanpo_jax.objectives import advantages as advantages_lib
-from lanpo_jax.objectives import aggregates, filters, monitors, penalties, pooled, ratios, surrogates
+from lanpo_jax.objectives import aggregates, filters, marks, monitors, penalties, pooled, ratios, selections, surrogates
 from lanpo_jax.objectives import groups as groups_lib
 from lanpo_jax.objectives import tokens as tokens_lib
+from lanpo_jax.objectives import values as values_lib
 from lanpo_jax.objectives import weights as weights_lib
+from lanpo_jax.objectives import whole as whole_lib
 
 SLOTS = {
     "filter": filters,
@@ -35,6 +36,8 @@ SLOTS = {
     "aggregate": aggregates,
     "kl": penalties,  # added to the loss
     "reward_kl": penalties,  # taken from the reward
+    "value": {"none": values_lib.none, "squared": values_lib.squared},
+    "whole": whole_lib,  # other than none: replaces ratio, surrogate and aggregate
 }
 
 
@@ -54,7 +57,15 @@ class Objective:
     aggregate: Callable
     kl: Callable
     reward_kl: Callable
+    value: Callable
+    whole: Callable
     needs: frozenset[str]
+
+    @property
+    def parts(self) -> tuple[functools.partial, ...]:
+        """Every bound function, the weights one by one."""
+        found = (getattr(self, slot) for slot in SLOTS if slot != "weights")
+        return (*found, *self.weights)
 
 
 def build(config: Mapping[str, str]) -> Objective:
@@ -68,8 +79,14 @@ def build(config: Mapping[str, str]) -> Objective:
         raise ValueError(f"The objective lacks {', '.join(missing)}; name a function for each of {', '.join(SLOTS)}.")
     bound = {slot: spec.resolve(config[slot], SLOTS[slot]) for slot in SLOTS if slot != "weights"}
     factors = tuple(spec.resolve(text, weights_lib) for text in _terms(config["weights"]))
-    needed = (getattr(part.func, "needs", frozenset()) for part in (*bound.values(), *factors))
-    return Objective(**bound, weights=factors, needs=frozenset().union(*needed))
+    needed = (marks.read(part, "needs", frozenset()) for part in (*bound.values(), *factors))
+    objective = Objective(**bound, weights=factors, needs=frozenset().union(*needed))
+    selecting = [part.func.__name__ for part in objective.parts if marks.read(part, "select")]
+    if len(selecting) > 1:
+        raise ValueError(
+            f"{' and '.join(selecting)} both pick tokens, but a batch carries one choice; keep one of them."
+        )
+    return objective
 
 
 def loss(
@@ -86,15 +103,20 @@ def loss(
     ("entropy", "values", ...); `state` the scalars of a stateful method. Masked entries of any array may hold anything.
     """
     tokens = _exclude(objective, tokens_lib.prepare(logprobs, batch, aux, state))
+    monitored = monitors.mismatch(tokens) | monitors.entropy(tokens)
+    if objective.whole.func is not whole_lib.none:
+        total, count, metrics = objective.whole(tokens)
+        return total, count, jax.lax.stop_gradient(metrics | monitored)
     log_ratio = objective.ratio(tokens)
     policy = objective.surrogate(tokens, log_ratio)
-    weight, metrics = _weight(objective, tokens)
+    weight, weight_metrics = _weight(objective, tokens)
     penalty, kl_metrics = _penalty(objective, tokens)
+    value, value_metrics = objective.value(tokens)
     policy_sum, count = objective.aggregate(policy.loss * weight, tokens.mask)
-    total, _ = objective.aggregate(policy.loss * weight + penalty, tokens.mask)
-    metrics |= {"actor/pg_loss": pooled.Mean(policy_sum, count)} | kl_metrics
-    metrics |= monitors.actor(tokens, log_ratio, policy) | monitors.mismatch(tokens)
-    return total, count, jax.lax.stop_gradient(metrics)
+    other_sum, _ = objective.aggregate(penalty + value, tokens.mask)
+    metrics = {"actor/pg_loss": pooled.Mean(policy_sum, count)} | monitors.actor(tokens, log_ratio, policy)
+    metrics |= monitored | weight_metrics | kl_metrics | value_metrics
+    return policy_sum + other_sum, count, jax.lax.stop_gradient(metrics)
 
 
 def advantages(objective: Objective, groups: groups_lib.Groups) -> np.ndarray:
@@ -113,8 +135,11 @@ def advantages(objective: Objective, groups: groups_lib.Groups) -> np.ndarray:
 def check_sizes(objective: Objective, prompts: int, group: int) -> None:
     """Raises ValueError when the advantage cannot be taken over `prompts` groups of `group` completions."""
     name = objective.advantage.func.__name__
-    if group == 1 and "group" in objective.needs:
+    if group == 1 and "group" in marks.read(objective.advantage, "needs", ()):
         raise ValueError(f"Advantage {name} of a group of 1 is always 0; set rollout.group to 2 or more.")
+    bundle = marks.options(objective.advantage).get("bundle", 1)
+    if prompts % bundle:
+        raise ValueError(f"{prompts} prompts do not divide into bundles of {bundle}; change rollout.prompts or bundle.")
 
 
 def reward_penalty(
@@ -126,10 +151,43 @@ def reward_penalty(
     return np.asarray(objective.reward_kl(jnp.asarray(delta)).cost) * valid
 
 
-def options(bound: functools.partial) -> dict[str, Any]:
-    """The values of a bound function's options, defaults included."""
-    defaults = {name: p.default for name, p in spec.options(bound.func).items()}
-    return defaults | bound.keywords
+def returns(objective: Objective, groups: groups_lib.Groups) -> np.ndarray | None:
+    """Targets of the value head [P, G, T], or None for a method without one."""
+    found = marks.hook(objective.advantage, "returns")
+    return None if found is None else found(groups)
+
+
+def select(objective: Objective, pool: selections.Pool) -> np.ndarray | None:
+    """`Batch.selected` of a whole mini-batch, bool [B, T], or None for a method that picks no tokens."""
+    hooks = [marks.hook(part, "select") for part in objective.parts]
+    found = [hook for hook in hooks if hook is not None]
+    return found[0](pool) if found else None
+
+
+def start_state(objective: Objective) -> dict[str, np.ndarray]:
+    """The scalars that the method carries from step to step (most carry none): part of the train state."""
+    hooks = (marks.hook(part, "start") for part in objective.parts)
+    return {name: value for hook in hooks if hook is not None for name, value in hook().items()}
+
+
+def after_rollout(
+    objective: Objective, state: Mapping[str, np.ndarray], groups: groups_lib.Groups
+) -> dict[str, np.ndarray]:
+    """The state after a step's rewards have been used for advantages; on the host."""
+    for part in objective.parts:
+        hook = marks.hook(part, "after_rollout")
+        state = state if hook is None else hook(state, groups)
+    return dict(state)
+
+
+def after_update(
+    objective: Objective, state: Mapping[str, jax.Array], metrics: Mapping[str, jax.Array]
+) -> dict[str, jax.Array]:
+    """The state after an optimizer update, from its finished metrics (`pooled.finish`); may run under jit."""
+    for part in objective.parts:
+        hook = marks.hook(part, "after_update")
+        state = state if hook is None else hook(state, metrics)
+    return dict(state)
 
 
 def _terms(text: str) -> list[str]:
@@ -148,7 +206,7 @@ def _terms(text: str) -> list[str]:
 def _exclude(objective: Objective, tokens: tokens_lib.Tokens) -> tokens_lib.Tokens:
     """Takes whole completions out of the batch, where a weights function says so."""
     for part in objective.weights:
-        if getattr(part.func, "excludes", False):
+        if marks.read(part, "excludes"):
             batch = dataclasses.replace(tokens.batch, mask=tokens.mask * part(tokens))
             tokens = dataclasses.replace(tokens, batch=batch)
     return tokens
@@ -160,18 +218,18 @@ def _weight(objective: Objective, tokens: tokens_lib.Tokens) -> tuple[jax.Array,
     for part in objective.weights:
         factor = part(tokens)
         product = product * factor
-        if "correction" in getattr(part.func, "needs", ()):
-            metrics |= monitors.correction(factor, options(part)["cap"], tokens.mask)
+        if "correction" in marks.read(part, "needs", ()):
+            metrics |= monitors.correction(factor, marks.options(part)["cap"], tokens.mask)
     return product, metrics
 
 
-def _penalty(objective: Objective, tokens: tokens_lib.Tokens) -> tuple[jax.Array | float, dict[str, pooled.Pooled]]:
+def _penalty(objective: Objective, tokens: tokens_lib.Tokens) -> tuple[jax.Array, dict[str, pooled.Pooled]]:
     """beta·KL per token against the reference, and its metric; nothing without a reference."""
     if tokens.batch.ref_logprobs is None:
-        if "ref" in getattr(objective.kl.func, "needs", ()):
+        if "ref" in marks.read(objective.kl, "needs", ()):
             raise ValueError(
                 "The objective has a KL penalty but the batch has no ref_logprobs; set kl='none' or a ref."
             )
-        return 0.0, {}
+        return jnp.zeros_like(tokens.mask), {}
     penalty = objective.kl(tokens.logprobs - tokens.batch.ref_logprobs)
     return penalty.cost, {"actor/kl_ref": pooled.mean(penalty.kl, tokens.mask)}

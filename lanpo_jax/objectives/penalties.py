@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from lanpo_jax.objectives import marks
 from lanpo_jax.objectives import tokens as tokens_lib
 
 MAX_K3 = 10.0  # as in verl: one freak token must not own the loss
@@ -29,27 +30,27 @@ def none(delta: jax.Array) -> Penalty:
     return Penalty(jnp.zeros_like(delta), _k3(delta))
 
 
-@tokens_lib.needs("ref")
+@marks.needs("ref")
 def k1(delta: jax.Array, *, beta: float = 1e-3) -> Penalty:
     """k1 = d: unbiased in value, can be negative."""
     return Penalty(beta * delta, delta)
 
 
-@tokens_lib.needs("ref")
+@marks.needs("ref")
 def k2(delta: jax.Array, *, beta: float = 1e-3) -> Penalty:
     """k2 = d^2 / 2: biased in value, right in gradient."""
     kl = 0.5 * jnp.square(delta)
     return Penalty(beta * kl, kl)
 
 
-@tokens_lib.needs("ref")
+@marks.needs("ref")
 def k3(delta: jax.Array, *, beta: float = 1e-3) -> Penalty:
     """k3 = exp(-d) + d - 1, never negative (GRPO). d is clipped to ±20 and the value to 10, as in verl."""
     kl = _k3(delta)
     return Penalty(beta * kl, kl)
 
 
-@tokens_lib.needs("ref")
+@marks.needs("ref")
 def k3_plus(delta: jax.Array, *, beta: float = 1e-3) -> Penalty:
     """The value of k3 with the gradient of k2 (verl's `k3+`)."""
     k2_ = 0.5 * jnp.square(delta)

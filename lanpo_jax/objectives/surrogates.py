@@ -6,11 +6,14 @@ w for the importance weight. Bounds that are reached exactly keep their gradient
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from lanpo_jax.objectives import marks, selections
 from lanpo_jax.objectives import tokens as tokens_lib
 
 
@@ -92,7 +95,20 @@ def log_clip(
     return _clipped(jnp.exp(log_ratio), tokens.advantages, *bounds)
 
 
-@tokens_lib.needs("multiplier")
+def _start_multiplier(*, start: float) -> dict[str, np.ndarray]:
+    return {"multiplier": np.float32(start)}
+
+
+def _ascend(
+    state: Mapping[str, jax.Array], metrics: Mapping[str, jax.Array], *, rate: float, target: float
+) -> dict[str, jax.Array]:
+    """lam <- max(0, lam + rate·(mean (w-1)^2 - target)), from the finished metrics of an update."""
+    excess = metrics["actor/ratio_variance"] - target
+    return state | {"multiplier": jnp.maximum(0.0, state["multiplier"] + rate * excess)}
+
+
+@marks.attach("start", _start_multiplier)
+@marks.attach("after_update", _ascend)
 def ratio_variance(
     tokens: tokens_lib.Tokens,
     log_ratio: jax.Array,
@@ -101,15 +117,30 @@ def ratio_variance(
     rate: float = 0.1,
     target: float = 0.01,
 ) -> Loss:
-    """-(wA - lam·(w-1)^2) with lam = state["multiplier"]: a soft trust region, nothing clipped (R2VPO, 2601.03320).
+    """-(wA - lam·(w-1)^2), lam = state["multiplier"]: a soft trust region, nothing clipped (R2VPO, arXiv 2601.03320).
 
-    After every update lam <- max(0, lam + rate·(mean (w-1)^2 - target)), see states.py; lam begins at `start`.
+    lam starts at `start`; after every update, dual ascent: lam <- max(0, lam + rate·(mean (w-1)^2 - target)). The three
+    defaults are ours: no published value is known to us.
     """
     ratio = jnp.exp(log_ratio)
     return _free(-ratio * tokens.advantages + tokens.state["multiplier"] * jnp.square(ratio - 1))
 
 
-@tokens_lib.needs("selected")
+@marks.needs("vocab_mean")
+def value_regression(tokens: tokens_lib.Tokens, log_ratio: jax.Array, *, scale: float = 1.0) -> Loss:
+    """(Q_t - target_t)^2, Q_t = scale·log w_t, target_t = A + scale·(next - old next) detached (ROVER, 2509.24981).
+
+    next is the mean over the vocabulary of log pi at the *following* token, 0 at the end of a completion; the values of
+    the uniform policy need no maximum, so their mean is the state's value. Sample at temperature 0.6 as published.
+    """
+    moved = (tokens.aux["vocab_mean"] - tokens.batch.old_vocab_mean) * tokens.mask
+    following = jnp.pad(moved[:, 1:], ((0, 0), (0, 1)))
+    target = jax.lax.stop_gradient(tokens.advantages + scale * following)
+    return _free(jnp.square(scale * log_ratio - target))
+
+
+@marks.attach("select", selections.covariance_top)
+@marks.needs("selected")
 def covariance_kl(
     tokens: tokens_lib.Tokens,
     log_ratio: jax.Array,

@@ -7,7 +7,7 @@ arithmetic, because in JAX a `where` around a loss does not stop a NaN in its gr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -92,13 +92,3 @@ def bound(x: jax.Array, low: jax.Array | float, high: jax.Array | float) -> jax.
 def row_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
     """Mean over the valid tokens of each row, [B, T] -> [B, 1]; 0 for a row without any."""
     return jnp.sum(x * mask, axis=-1, keepdims=True) / jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1)
-
-
-def needs(*names: str) -> Callable[[Callable], Callable]:
-    """Marks a slot function with the inputs it cannot do without; `objective.build` collects them."""
-
-    def mark(function: Callable) -> Callable:
-        function.needs = frozenset(names)
-        return function
-
-    return mark

@@ -9,6 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from lanpo_jax.objectives import marks, selections
 from lanpo_jax.objectives import tokens as tokens_lib
 
 
@@ -17,16 +18,14 @@ def none(tokens: tokens_lib.Tokens) -> jax.Array:
     return jnp.ones_like(tokens.mask)
 
 
-@tokens_lib.needs("truncated")
+@marks.attach("excludes", True)  # objective.loss applies it to the mask itself
+@marks.needs("truncated")
 def drop_truncated(tokens: tokens_lib.Tokens) -> jax.Array:
     """Completions that hit the token limit leave loss *and denominator* (DAPO's overlong filtering, 2503.14476)."""
     return jnp.broadcast_to(1 - tokens.batch.truncated.astype(tokens.mask.dtype)[:, None], tokens.mask.shape)
 
 
-drop_truncated.excludes = True  # objective.loss applies it to the mask itself
-
-
-@tokens_lib.needs("sampler", "correction")
+@marks.needs("sampler", "correction")
 def token_is(tokens: tokens_lib.Tokens, *, cap: float = 2.0) -> jax.Array:
     """min(exp(o - q), cap): truncated importance sampling of the sampler's tokens (o trainer's old, q sampler's).
 
@@ -35,7 +34,7 @@ def token_is(tokens: tokens_lib.Tokens, *, cap: float = 2.0) -> jax.Array:
     return jnp.minimum(jnp.exp(_gap(tokens)), cap)
 
 
-@tokens_lib.needs("sampler", "correction")
+@marks.needs("sampler", "correction")
 def sequence_is(tokens: tokens_lib.Tokens, *, cap: float = 2.0) -> jax.Array:
     """min(prod over t of exp(o - q), cap), one factor for the whole completion."""
     total = jnp.sum(_gap(tokens) * tokens.mask, axis=-1, keepdims=True)
@@ -44,13 +43,15 @@ def sequence_is(tokens: tokens_lib.Tokens, *, cap: float = 2.0) -> jax.Array:
     return jnp.broadcast_to(weight, tokens.mask.shape)
 
 
-@tokens_lib.needs("selected", "entropy")
+@marks.attach("select", selections.top_entropy)
+@marks.needs("selected", "entropy")
 def top_entropy(tokens: tokens_lib.Tokens, *, share: float = 0.2) -> jax.Array:
     """1 on the `share` of the mini-batch's tokens with the highest entropy, 0 elsewhere (80/20, arXiv 2506.01939)."""
     return tokens.batch.selected.astype(tokens.mask.dtype)
 
 
-@tokens_lib.needs("selected")
+@marks.attach("select", selections.covariance_band)
+@marks.needs("selected")
 def drop_covariance(
     tokens: tokens_lib.Tokens, *, share: float = 2e-4, low: float = 1.0, high: float = 5.0
 ) -> jax.Array:
@@ -58,19 +59,17 @@ def drop_covariance(
     return 1 - tokens.batch.selected.astype(tokens.mask.dtype)
 
 
-@tokens_lib.needs("curvature")
-def curvature(
-    tokens: tokens_lib.Tokens, *, rate: float = 1e-6, fisher: float = 1e-4, hessian: float = 1e-2
-) -> jax.Array:
-    """1 where a planned head step of learning rate `rate` stays where its quadratic model holds (CAPO).
+@marks.needs("curvature")
+def curvature(tokens: tokens_lib.Tokens, *, fisher: float = 1e-4, hessian: float = 1e-2) -> jax.Array:
+    """1 where the planned step of the head stays where its quadratic model holds, 0 elsewhere (CAPO, 2510.00819).
 
-    With drift = v·u and spread = u^T(diag pi - pi pi^T)u from `logprobs.curvature`:
-    m_F = rate^2·drift^2/2 < fisher and |rate·A·drift + rate^2·A·(drift^2 - spread)/2| < hessian.
+    With drift = v·u and spread = u^T(diag pi - pi pi^T)u from curvature.py, u the logits' change under that step:
+    m_F = drift^2/2 < fisher and |m_H| = |A·(drift + (drift^2 - spread)/2)| < hessian.
     """
     drift, spread = tokens.aux["drift"], tokens.aux["spread"]
-    first, second = rate * drift, 0.5 * jnp.square(rate) * (jnp.square(drift) - spread)
-    small = 0.5 * jnp.square(first) < fisher
-    return (small & (jnp.abs(tokens.advantages * (first + second)) < hessian)).astype(tokens.mask.dtype)
+    change = tokens.advantages * (drift + 0.5 * (jnp.square(drift) - spread))
+    keep = (0.5 * jnp.square(drift) < fisher) & (jnp.abs(change) < hessian)
+    return keep.astype(tokens.mask.dtype)
 
 
 def _gap(tokens: tokens_lib.Tokens) -> jax.Array:

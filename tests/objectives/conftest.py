@@ -21,6 +21,8 @@ SLOTS = {
     "aggregate": "token_mean",
     "kl": "none",
     "reward_kl": "none",
+    "value": "none",
+    "whole": "none",
 }
 
 

@@ -81,33 +81,16 @@ def test_unknown_statistic_is_refused():
         logprobs_lib.token_statistics(hidden, head, targets, names=("entropies",))
 
 
-def test_sources_shift_once_and_select_gathers():
-    # row: 3 prompt tokens, completion 0 at 3..4, completion 1 at 5..7
-    source = logprobs_lib.sources(jnp.array([2]), jnp.array([[3, 5]]), 3)
-    np.testing.assert_array_equal(source, [[[2, 3, 4], [2, 5, 6]]])
-    hidden = jnp.arange(8.0)[None, :, None]
-    np.testing.assert_array_equal(logprobs_lib.select(hidden, source)[:, 0], [2, 3, 4, 2, 5, 6])
-    np.testing.assert_array_equal(logprobs_lib.select(hidden, jnp.array([[[-5, 99]]]))[:, 0], [0, 7])
+def test_select_gathers_row_by_row_and_stays_inside():
+    hidden = jnp.arange(16.0).reshape(2, 8, 1)
+    # row 0: 3 prompt tokens, completion 0 at 3..4, completion 1 at 5..7
+    source = jnp.array([[[2, 3, 4], [2, 5, 6]], [[0, 1, 2], [-5, 99, 7]]])
+    found = logprobs_lib.select(hidden, source)[:, 0]
+    np.testing.assert_array_equal(found, [2, 3, 4, 2, 5, 6, 8, 9, 10, 8, 15, 15])
 
 
-def test_curvature_terms_equal_their_definition():
-    hidden, head, targets = _inputs(tokens=6)
-    step = jnp.array(np.random.default_rng(1).normal(size=head.shape))
-    found = logprobs_lib.curvature(hidden, head, step, targets, temperature=0.8, chunk=4)
-    for t in range(6):
-        logits, u = np.asarray(hidden[t] @ head) / 0.8, np.asarray(hidden[t] @ step) / 0.8
-        pi = np.exp(logits) / np.exp(logits).sum()
-        v = -pi + (np.arange(17) == int(targets[t]))
-        np.testing.assert_allclose(found["drift"][t], v @ u, rtol=1e-10)
-        np.testing.assert_allclose(found["spread"][t], u @ (np.diag(pi) - np.outer(pi, pi)) @ u, rtol=1e-10)
-
-
-def test_curvature_predicts_the_change_of_the_log_probability():
-    hidden, head, targets = _inputs(tokens=6)
-    step = jnp.array(np.random.default_rng(1).normal(size=head.shape))
-    terms = logprobs_lib.curvature(hidden, head, step, targets)
-    rate = 1e-3
-    before, _ = logprobs_lib.token_logprobs(hidden, head, targets)
-    after, _ = logprobs_lib.token_logprobs(hidden, head + rate * step, targets)
-    predicted = rate * terms["drift"] - 0.5 * rate**2 * terms["spread"]
-    np.testing.assert_allclose(after - before, predicted, atol=2e-8)
+def test_place_undoes_a_compact_head():
+    values = jnp.array([10.0, 11, 12, 13, 20, 21, 22, 23])  # 2 rows of 4 head places
+    where = jnp.array([[[0, 1, 99], [2, 3, -1]], [[0, 1, 2], [3, 3, 3]]])
+    found = logprobs_lib.place(values, where)
+    np.testing.assert_array_equal(found, [[10, 11, 13], [12, 13, 10], [20, 21, 22], [23, 23, 23]])
