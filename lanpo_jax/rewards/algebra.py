@@ -13,26 +13,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from fractions import Fraction
 
 Monomial = tuple[tuple[str, Fraction], ...]
 Polynomial = dict[Monomial, Fraction]
 
-MAX_LENGTH = 400  # characters
-MAX_DEPTH = 24  # brackets in brackets
-MAX_TERMS = 300
-MAX_BITS = 20_000  # of a numerator or denominator
+MAX_TERMS = 200
+MAX_WORK = 1000  # products of terms in one multiplication
+MAX_BITS = 20_000  # of a numerator or denominator; shared by the terms of a product
 MAX_RADICAND = 10**9  # is factored by trial division
 CONSTANTS = {"\\pi": math.pi, "e": math.e}
-GREEK = (
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi pi rho sigma tau phi "
-    "varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell"
-)
-GREEK_LETTERS = frozenset(GREEK.split())
-NUMBER = re.compile(r"\d+(?:\.\d+|\.(?=\s*[/*)}]))?|\.\d+")
-COMMAND = re.compile(r"\\([A-Za-z]+) *")
-SUBSCRIPT = re.compile(r"_(?:\{([A-Za-z0-9,]{1,8})\}|([A-Za-z0-9]))")
 
 
 class Unsettled(ValueError):
@@ -47,21 +37,14 @@ class Value:
     bottom: Polynomial
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Value) and _times(self.top, other.bottom) == _times(other.top, self.bottom)
+        if not isinstance(other, Value):
+            return False
+        if self.bottom == other.bottom:
+            return self.top == other.top
+        return _times(self.top, other.bottom) == _times(other.top, self.bottom)
 
     def __hash__(self) -> int:  # equal values may be written with other polynomials
         return 0
-
-
-def parse(text: str) -> Value:
-    """The exact value of normalised LaTeX such as `\\frac{3\\sqrt{2}}{2}+x^2`. Raises Unsettled."""
-    if len(text) > MAX_LENGTH:
-        raise Unsettled("too long")
-    reader = _Reader(text)
-    value = reader.sum(0)
-    if not reader.at_end():
-        raise Unsettled(f"unexpected {reader.rest()[:10]!r}")
-    return value
 
 
 def rational(value: Value) -> Fraction | None:
@@ -104,9 +87,14 @@ def constant(number: int | Fraction) -> Value:
     return Value(_poly(Fraction(number)), _poly(Fraction(1)))
 
 
+def symbol(name: str) -> Value:
+    """A letter as a value; "i" is the imaginary unit, "e" and "\\\\pi" are the constants."""
+    return Value({((name, Fraction(1)),): Fraction(1)}, _poly(Fraction(1)))
+
+
 def minus(a: Value, b: Value) -> Value:
     """a - b."""
-    return _add(a, b, -1)
+    return add(a, b, -1)
 
 
 def times(a: Value, b: Value) -> Value:
@@ -114,161 +102,24 @@ def times(a: Value, b: Value) -> Value:
     return Value(_times(a.top, b.top), _times(a.bottom, b.bottom))
 
 
-class _Reader:
-    """Recursive descent over one text: sum, product, power, atom. Each method reads from the position on."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.position = text, 0
-
-    def rest(self) -> str:
-        return self.text[self.position :]
-
-    def at_end(self) -> bool:
-        self._skip()
-        return self.position >= len(self.text)
-
-    def _skip(self) -> None:
-        while self.text.startswith(" ", self.position):
-            self.position += 1
-
-    def _take(self, token: str) -> bool:
-        self._skip()
-        found = self.text.startswith(token, self.position)
-        self.position += len(token) if found else 0
-        return found
-
-    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        self._skip()
-        match = pattern.match(self.text, self.position)
-        self.position = match.end() if match else self.position
-        return match
-
-    def sum(self, depth: int) -> Value:
-        if depth > MAX_DEPTH:
-            raise Unsettled("too deep")
-        sign = -1 if self._take("-") else 1
-        self._take("+")
-        value = _scale(self.product(depth), sign)
-        while True:
-            if self._take("+"):
-                value = _add(value, self.product(depth), 1)
-            elif self._take("-"):
-                value = _add(value, self.product(depth), -1)
-            else:
-                return value
-
-    def product(self, depth: int) -> Value:
-        value, divided = self.power(depth), False
-        while not self.at_end():
-            if self._take("*"):
-                sign = -1 if self._take("-") else 1
-                value, divided = times(value, _scale(self.power(depth), sign)), False
-            elif self._take("/"):
-                value, divided = _divide(value, self.power(depth)), True
-            elif self.text[self.position] in "+-)}],=<>&|:;!_^":
-                return value
-            elif divided:
-                raise Unsettled("1/2x can be read in two ways")
-            else:
-                value = times(value, self.power(depth))
-        return value
-
-    def power(self, depth: int) -> Value:
-        value = self.atom(depth)
-        while True:
-            if self._take("^"):
-                value = _power(value, self._argument(depth, signed=True))
-            elif self._take("!"):
-                if self._take("!"):
-                    raise Unsettled("a double factorial")
-                value = _factorial(value)
-            else:
-                return value
-
-    def atom(self, depth: int) -> Value:
-        if number := self._match(NUMBER):
-            return self._mixed(_number(number.group()), number.group(), depth)
-        if self._take("("):
-            return self._closed(")", depth)
-        if self._take("{"):
-            return self._closed("}", depth)
-        if command := self._match(COMMAND):
-            return self._command(command[1], depth)
-        letter = self.text[self.position : self.position + 1]
-        if letter.isascii() and letter.isalpha():
-            self.position += 1
-            return self._symbol(letter)
-        raise Unsettled(f"unexpected {letter!r}")
-
-    def _mixed(self, value: Value, digits: str, depth: int) -> Value:
-        """1\\frac{1}{2} is a sum, not a product."""
-        if digits.isdigit() and re.match(r" *\\frac *(?:\{\d+\}|\d) *(?:\{\d+\}|\d)", self.rest()):
-            return _add(value, self.atom(depth), 1)
-        if NUMBER.match(self.rest().lstrip()):
-            raise Unsettled("two numbers side by side")
-        return value
-
-    def _closed(self, closing: str, depth: int) -> Value:
-        value = self.sum(depth + 1)
-        if not self._take(closing):
-            raise Unsettled(f"no {closing}")
-        return value
-
-    def _command(self, name: str, depth: int) -> Value:
-        if name == "frac":
-            return _divide(self._argument(depth), self._argument(depth))
-        if name == "binom":
-            return _binomial(self._argument(depth), self._argument(depth))
-        if name == "sqrt":
-            degree = 2
-            if index := self._match(re.compile(r"\[ ?([2-9]) ?\]")):
-                degree = int(index[1])
-            inside = self._closed(")", depth) if self._take("(") else self._argument(depth)
-            return _power(inside, constant(Fraction(1, degree)))
-        if name in GREEK_LETTERS:
-            return self._symbol("\\" + name)
-        raise Unsettled(f"\\{name} is not arithmetic")
-
-    def _argument(self, depth: int, signed: bool = False) -> Value:
-        """What a TeX command takes: a group in braces, or a single digit, letter or command."""
-        if self._take("{"):
-            return self._closed("}", depth)
-        sign = -1 if signed and self._take("-") else 1
-        if signed and self._take("("):
-            return self._closed(")", depth)
-        if digits := self._match(re.compile(r"\d+(?![.\d])" if signed else r"\d")):
-            return _scale(_number(digits.group()), sign)
-        if self.rest()[:1] in ("", "+", "-", "^", "_", "(", ")", "}"):
-            raise Unsettled("an argument is missing")
-        return _scale(self.atom(depth + 1) if depth < MAX_DEPTH else self.sum(depth + 1), sign)
-
-    def _symbol(self, name: str) -> Value:
-        if subscript := self._match(SUBSCRIPT):
-            name += "_" + (subscript[1] or subscript[2])
-        return Value({((name, Fraction(1)),): Fraction(1)}, _poly(Fraction(1)))
-
-
 def _poly(number: Fraction) -> Polynomial:
     return {(): number} if number else {}
-
-
-def _number(digits: str) -> Value:
-    if len(digits) > 2000:  # beyond it Python's conversion is slow and, from 4,300 digits on, refused
-        raise Unsettled("too many digits")
-    return constant(Fraction(digits.removesuffix(".")))
 
 
 def _bounded(polynomial: Polynomial) -> Polynomial:
     if len(polynomial) > MAX_TERMS:
         raise Unsettled("too many terms")
-    for number in polynomial.values():
-        if max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:
-            raise Unsettled("too large")
+    if polynomial and max(map(_bits, polynomial.values())) > MAX_BITS // len(polynomial):
+        raise Unsettled("too large")
     return polynomial
 
 
+def _bits(number: Fraction) -> int:
+    return max(number.numerator.bit_length(), number.denominator.bit_length())
+
+
 def _times(a: Polynomial, b: Polynomial) -> Polynomial:
-    if len(a) * len(b) > 10 * MAX_TERMS:
+    if len(a) * len(b) > MAX_WORK:
         raise Unsettled("too many terms")
     result: Polynomial = {}
     for first, x in a.items():
@@ -299,7 +150,7 @@ def _reduce(powers: dict[str, Fraction]) -> tuple[Fraction, Monomial]:
     return factor, tuple(sorted((atom, e) for atom, e in powers.items() if e))
 
 
-def _add(a: Value, b: Value, sign: int) -> Value:
+def add(a: Value, b: Value, sign: int) -> Value:
     if a.bottom == b.bottom:
         left, right, bottom = a.top, b.top, a.bottom
     else:
@@ -310,11 +161,11 @@ def _add(a: Value, b: Value, sign: int) -> Value:
     return Value(_bounded({m: c for m, c in top.items() if c}), bottom)
 
 
-def _scale(value: Value, sign: int) -> Value:
+def signed(value: Value, sign: int) -> Value:
     return value if sign == 1 else Value({m: -c for m, c in value.top.items()}, value.bottom)
 
 
-def _divide(a: Value, b: Value) -> Value:
+def divide(a: Value, b: Value) -> Value:
     if not b.top:
         raise Unsettled("division by zero")
     if set(b.top) == {()} and set(b.bottom) == {()}:  # keep rational numbers in the coefficients
@@ -328,7 +179,7 @@ def _integer(value: Value) -> int | None:
     return number.numerator if number is not None and number.denominator == 1 else None
 
 
-def _power(value: Value, exponent: Value) -> Value:
+def power(value: Value, exponent: Value) -> Value:
     number = rational(exponent)
     if number is None or number.denominator > 9:
         raise Unsettled("an exponent is no small fraction")
@@ -336,7 +187,7 @@ def _power(value: Value, exponent: Value) -> Value:
         value = Value(_root(value.top, number.denominator), _root(value.bottom, number.denominator))
     count = abs(number.numerator)
     if number < 0:
-        value = _divide(constant(1), value)
+        value = divide(constant(1), value)
     if count > 5000 or (count > 30 and max(len(value.top), len(value.bottom)) > 1):
         raise Unsettled("too large a power")
     result = constant(1)
@@ -347,14 +198,14 @@ def _power(value: Value, exponent: Value) -> Value:
     return result
 
 
-def _factorial(value: Value) -> Value:
+def factorial(value: Value) -> Value:
     number = _integer(value)
     if number is None or not 0 <= number <= 200:
         raise Unsettled("too large a factorial, or none")
     return constant(math.factorial(number))
 
 
-def _binomial(above: Value, below: Value) -> Value:
+def binomial(above: Value, below: Value) -> Value:
     n, k = _integer(above), _integer(below)
     if n is None or k is None or not 0 <= k <= n <= 500:
         raise Unsettled("too large a binomial, or none")

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from lanpo_jax import boxes
-from lanpo_jax.rewards import compare, workers
+from lanpo_jax.rewards import compare, trees, workers
 from lanpo_jax.rewards import extract as extraction
 from lanpo_jax.rewards.reward import Scored
 from lanpo_jax.types import Problem
@@ -147,7 +147,7 @@ def _symbolic(keys: Sequence[tuple[str, str]]) -> Iterable[tuple[tuple[str, str]
 
 
 def _remember(key: tuple[str | None, str], verdict: Verdict) -> None:
-    if verdict.cause == "errors" or len(key[0] or "") > compare.LONGEST:
+    if verdict.cause == "errors" or len(key[0] or "") > trees.LONGEST:
         return
     if len(_verdicts) >= CACHED:
         _verdicts.clear()

@@ -1,0 +1,269 @@
+r"""Answers as small trees, read from normalised LaTeX.
+
+A node is a tuple whose first entry is its kind: ("value", Value, unit, percent sign, text) at the leaves; "list",
+"union", "sequence" (tuples and intervals), "matrix", "equation", "relation", "ratio", "time", "base", "infinity",
+"word" above them or beside them. ("raw", text) is what cannot be read exactly.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any
+
+from lanpo_jax.rewards import algebra, formula, units
+
+Tree = tuple[Any, ...]
+
+LONGEST = 1000  # characters of an answer that is read at all; a longer one must equal the gold as a text
+NUMERAL = re.compile(r"[-+]?\s*(?:\d+\.?\d*|\.\d+)")
+SCIENTIFIC = re.compile(
+    r"([-+]?\s*(?:\d+\.?\d*|\.\d+))\s*(?:\*\s*10\s*\^\s*\{?\s*([-+]?\s*\d{1,3})\s*\}?|[eE]([-+]?\d{1,3}))"
+)
+POWER_OF_TEN = re.compile(r"10\s*\^\s*\{?\s*(\d{1,3})\s*\}?")
+WORDS = re.compile(r"[A-Za-z][A-Za-z' .-]*[A-Za-z.]")
+WRAPPED = re.compile(r"\\text ?\{([^{}]*)\}")
+NAME = r"(?:\\?[A-Za-z]+'*|\\text ?\{[^{}]*\})(?:_\{[^{}]*\}|_\w)?(?: ?\( ?[a-z](?:, ?[a-z])* ?\))?"
+ASSIGNED = re.compile(rf"({NAME}) ?(?:=|\\in(?![a-z])) ?(.*)", re.DOTALL)
+RELATION = re.compile(r"\\leq(?![a-z])|\\geq(?![a-z])|\\neq(?![a-z])|<|>")
+FLIP = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", r"\neq": r"\neq"}
+MATRIX = re.compile(r"\\begin ?\{([pbBv]?matrix|smallmatrix|array)\}(?: ?\{[lcr| ]*\})?(.*?)\\end ?\{\1\}", re.DOTALL)
+CLOSING = {"(": ")", "[": "]", "{": "}"}
+NUMBER_WORDS = {"pi", "infty", "infinity", "inf", "nan"}
+LIST = re.compile(r",? ?\\text ?\{,? ?(?:and|or),? ?\}|,? (?:and|or) |[,;](?: ?(?:and|or) )?")
+CUP = re.compile(r"\\cup(?![a-z])|\\bigcup(?![a-z])| U ")
+BASE = re.compile(r"(?:\\text ?\{)?\(?(-?\d\w*|[A-Za-z][0-9A-Za-z]+)[)}]? ?_ ?(?:\{ ?(\d+) ?\}|(\d+))")
+COLON = re.compile(r":")
+EQUALS = re.compile(r"=")
+
+
+def plain(text: str) -> str:
+    """Without text wrappers and quotes."""
+    return re.sub(r"\\text ?\{([^{}]*)\}", r"\1", text).replace('"', "").strip(" .,;{}")
+
+
+def is_text(text: str) -> bool:
+    """Words rather than mathematics: "even", "October 30" in a text wrapper, but neither "ab" nor "pi"."""
+    if wrapped := WRAPPED.fullmatch(text):
+        return bool(re.match(r"[^\d,;(]*[A-Za-z]{2}[^,;=]*$", wrapped[1])) and " and " not in wrapped[1]
+    bare = plain(text)
+    if not WORDS.fullmatch(bare) or bare.lower() in NUMBER_WORDS:
+        return False
+    return "\\text" in text or bool(re.search(r"[A-Za-z]{3}", bare))
+
+
+def numeral(text: str) -> tuple[Fraction, str, bool] | None:
+    """(number, unit, whether a percent sign follows) of a written number, or None for anything to be worked out."""
+    text = _assigned(text)
+    value, unit = units.split(text)
+    percent = value.endswith("%")
+    value = value.removesuffix("%").strip().removeprefix("{").removesuffix("}")
+    if len(value) > 200:
+        return None
+    if NUMERAL.fullmatch(value):
+        return Fraction(value.replace(" ", "").rstrip(".")), unit, percent
+    if match := SCIENTIFIC.fullmatch(value):
+        power = int((match[2] or match[3]).replace(" ", ""))
+        return Fraction(match[1].replace(" ", "").rstrip(".")) * Fraction(10) ** power, unit, percent
+    match = POWER_OF_TEN.fullmatch(value)
+    return (Fraction(10) ** int(match[1]), unit, percent) if match else None
+
+
+def _assigned(text: str) -> str:
+    """The right side of x = 5, and of 3 + 4 = 7."""
+    match = re.fullmatch(rf"(?:{NAME}|[-+*/ ()\d.]+) ?= ?([^=]+)", text)
+    return match[1] if match else text
+
+
+def is_exact(node: Tree) -> bool:
+    """Whether all leaves of a tree were read exactly."""
+    if node[0] == "raw":
+        return False
+    parts = [part for part in node[1:] if isinstance(part, tuple) and part]
+    children = [part for part in parts if isinstance(part[0], str)]
+    children += [child for part in parts if isinstance(part[0], tuple) for child in part]
+    return all(is_exact(child) for child in children)
+
+
+def tree(text: str, depth: int = 0) -> Tree:
+    """Reads a normalised answer. What cannot be read exactly becomes ("raw", text)."""
+    text = text.strip()
+    if depth > 8 or len(text) > LONGEST:
+        return ("raw", text)
+    if (wrapped := WRAPPED.fullmatch(text)) and not is_text(text):
+        text = wrapped[1].strip()
+    for read in (_matrix, _list, _union, _equation, _bracketed, _relation, _plus_minus, _ratio, _special):
+        if (node := read(text, depth)) is not None:
+            return node
+    return _leaf(text)
+
+
+def _split(text: str, separators: re.Pattern[str]) -> list[str]:
+    """Splits at separators that stand outside of all brackets."""
+    parts, start, depth, position = [], 0, 0, 0
+    while position < len(text):
+        character = text[position]
+        if character == "\\" and text[position + 1 : position + 2] in "{}":
+            depth += 1 if text[position + 1 : position + 2] == "{" else -1
+            position += 2
+            continue
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and (match := separators.match(text, position)) and match.end() > position:
+            parts.append(text[start:position].strip())
+            start = position = match.end()
+            continue
+        position += 1
+    return [*parts, text[start:].strip()]
+
+
+def _matrix(text: str, depth: int) -> Tree | None:
+    match = MATRIX.fullmatch(text) or MATRIX.fullmatch(_unbracketed(text))
+    if not match:
+        return None
+    rows = [r for r in re.split(r"\\\\", match[2]) if r.strip()]
+    cells = tuple(tuple(tree(c, depth + 1) for c in row.split("&")) for row in rows)
+    kind = "determinant" if match[1] == "vmatrix" else "matrix"
+    return (kind, (len(cells), max(map(len, cells), default=0)), tuple(c for row in cells for c in row))
+
+
+def _unbracketed(text: str) -> str:
+    return text[1:-1].strip() if text[:1] in ("(", "[") and text[-1:] in (")", "]") else text
+
+
+def _list(text: str, depth: int) -> Tree | None:
+    parts = _split(text, LIST)
+    if len(parts) == 1:
+        return None
+    if len(parts) > 64:
+        return ("raw", text)
+    parts = [p for p in parts if p]
+    if len(parts) < 2:
+        return tree(parts[0], depth + 1) if parts else ("raw", text)
+    names = [match[1] if (match := ASSIGNED.fullmatch(p)) else "" for p in parts]
+    if names[0] and (not any(names[1:]) or len(set(names)) == 1):  # n = 1, 2, 3 and x = 1, x = 2
+        parts = [match[2] if (match := ASSIGNED.fullmatch(p)) else p for p in parts]
+    items = []
+    for part in parts:
+        node = tree(part, depth + 1)
+        items += node[1] if node[0] == "list" else [node]
+    return ("list", tuple(items))
+
+
+def _union(text: str, depth: int) -> Tree | None:
+    parts = _split(text, CUP)
+    return ("union", tuple(tree(p, depth + 1) for p in parts)) if len(parts) > 1 else None
+
+
+def _equation(text: str, depth: int) -> Tree | None:
+    if RELATION.search(text) and "=" not in text:
+        return None
+    if match := re.fullmatch(rf"({NAME}) ?\\in(?![a-z]) ?(.*)", text, re.DOTALL):
+        return tree(match[2], depth + 1)
+    sides = _split(text, EQUALS)
+    if len(sides) < 2 or not all(sides):
+        return None
+    return ("equation", sides[0], tree(sides[0], depth + 1), tree(sides[-1], depth + 1), len(sides))
+
+
+def _bracketed(text: str, depth: int) -> Tree | None:
+    if text.startswith(r"\{") and text.endswith(r"\}"):
+        inner = text[2:-2].strip()
+        if "|" in inner or ":" in inner or not _balanced(inner):
+            return ("raw", text)
+        node = tree(inner, depth + 1) if inner else ("list", ())
+        return node if node[0] == "list" else ("list", (node,))
+    if text[:1] not in ("(", "[", "{") or text[-1:] not in (")", "]", "}") or not _balanced(text[1:-1]):
+        return None
+    inner = text[1:-1].strip()
+    items = _split(inner, LIST)
+    if len(items) == 1:
+        return tree(inner, depth + 1) if text[-1] == CLOSING[text[0]] and inner else ("raw", text)
+    if text[0] == "{":
+        return tree(inner, depth + 1)
+    return ("sequence", text[0] + text[-1], tuple(tree(i, depth + 1) for i in items if i))
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _relation(text: str, depth: int) -> Tree | None:
+    """x > 5 and 2 <= x < 5 as intervals of x; other inequalities as a sign and a difference."""
+    signs = RELATION.findall(text)
+    sides = [s.strip() for s in RELATION.split(text)]
+    if not signs or len(signs) > 2 or not all(sides):
+        return None
+    if len(signs) == 2 and (FLIP[signs[0]] == signs[1] or r"\neq" in signs):
+        return ("raw", text)
+    if len(signs) == 2 and signs[0] in (">", r"\geq"):
+        sides, signs = sides[::-1], [FLIP[s] for s in signs[::-1]]
+    try:
+        values = [algebra.constant(0) if "infty" in s else formula.parse(s) for s in sides]
+    except algebra.Unsettled:
+        return ("raw", text)
+    if len(signs) == 2:
+        left, right = ("[" if signs[0] == r"\leq" else "("), ("]" if signs[1] == r"\leq" else ")")
+        ends = tuple(tree(s, depth + 1) for s in (sides[0], sides[2]))
+        return ("sequence", left + right, ends) if re.fullmatch(NAME, sides[1]) else ("raw", text)
+    try:
+        return _half_line(signs[0], algebra.minus(values[0], values[1]))
+    except algebra.Unsettled:
+        return ("raw", text)
+
+
+def _half_line(sign: str, difference: algebra.Value) -> Tree:
+    """difference < 0 as an interval of its one letter if it is linear in it, else as the relation itself."""
+    solved = algebra.solve(difference)
+    if solved is None or sign == r"\neq":
+        return ("relation", sign, difference)
+    root, rising = solved
+    sign = sign if rising else FLIP[sign]
+    end = ("value", root, "", False, "")
+    if sign in ("<", r"\leq"):
+        return ("sequence", "(" + ("]" if sign == r"\leq" else ")"), (("infinity", "-"), end))
+    return ("sequence", ("[" if sign == r"\geq" else "(") + ")", (end, ("infinity", "")))
+
+
+def _plus_minus(text: str, depth: int) -> Tree | None:
+    found = re.findall(r"\\pm(?![a-z])|\\mp(?![a-z])", text)
+    if not found:
+        return None
+    upper, lower = text, text
+    for sign, plus, minus in ((r"\\pm(?![a-z])", "+", "-"), (r"\\mp(?![a-z])", "-", "+")):
+        upper, lower = re.sub(sign, plus, upper), re.sub(sign, minus, lower)
+    return ("list", (tree(upper, depth + 1), tree(lower, depth + 1)))
+
+
+def _ratio(text: str, depth: int) -> Tree | None:
+    if clock := re.fullmatch(r"(\d{1,2}) ?: ?(\d\d)(?: ?(?:\\text ?\{)? ?([aApP])\.? ?[mM]\.? ?\}?)?", text):
+        return ("time", int(clock[1]), int(clock[2]), (clock[3] or "").lower())
+    parts = _split(text, COLON)
+    return ("ratio", tuple(tree(p, depth + 1) for p in parts)) if 1 < len(parts) < 9 and all(parts) else None
+
+
+def _special(text: str, depth: int) -> Tree | None:
+    if match := re.fullmatch(r"([-+]?) ?\{? ?\\infty ?\}?", text):
+        return ("infinity", match[1].replace("+", ""))
+    if match := BASE.fullmatch(text):
+        return ("base", match[1].upper(), match[2] or match[3])
+    if text == r"\ldots":
+        return ("dots",)
+    return ("list", ()) if text == r"\emptyset" else None
+
+
+def _leaf(text: str) -> Tree:
+    if is_text(text):
+        return ("word", " ".join(plain(text).lower().split()))
+    if found := numeral(text):
+        return ("value", algebra.constant(found[0]), found[1], found[2], text)
+    value, unit = units.split(text)
+    percent = value.endswith("%")
+    try:
+        return ("value", formula.parse(value.removesuffix("%")), unit, percent, text)
+    except algebra.Unsettled:
+        return ("raw", text)
