@@ -11,7 +11,7 @@ def base() -> ConfigDict:
     """Every key that exists, with the defaults of a run on users' own checkpoint and problems."""
     c = ConfigDict()
     c.seed = 0
-    c.steps = 100  # rollout phases; each makes update.mini_batches optimizer updates
+    c.steps = 100  # rollout phases; each makes learner.mini_batches optimizer updates
 
     c.model = ConfigDict()
     c.model.path = ""  # HF checkpoint directory, .gguf file, 'smollm2-135m-instruct', or '' for random weights
@@ -63,6 +63,8 @@ def base() -> ConfigDict:
     c.objective.aggregate = "token_mean"
     c.objective.kl = "none"
     c.objective.reward_kl = "none"
+    c.objective.value = "none"
+    c.objective.whole = "none"
 
     c.optimizer = ConfigDict()
     c.optimizer.rate = 1e-6
@@ -75,10 +77,10 @@ def base() -> ConfigDict:
     c.optimizer.weight_decay = 0.0
     c.optimizer.clip = 1.0  # global gradient norm; 0: none
 
-    c.update = ConfigDict()
-    c.update.mini_batches = 1  # optimizer updates per step, over whole groups
-    c.update.row_tokens = 0  # 0: one completion a row; else rows of this length hold several, prompts once
-    c.update.micro_rows = 0  # rows in memory at a time; 0: one a device
+    c.learner = ConfigDict()
+    c.learner.mini_batches = 1  # optimizer updates per step, over whole groups
+    c.learner.row_tokens = 0  # 0: one completion a row; else rows of this length hold several, prompts once
+    c.learner.micro_rows = 0  # rows in memory at a time; 0: one a device
 
     c.warmup = ConfigDict()  # supervised steps before RL, for models from scratch
     c.warmup.steps = 0

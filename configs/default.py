@@ -34,7 +34,7 @@ def get_config(text: str = ""):
 
     c.optimizer.rate = 1e-5
     c.optimizer.warmup = 3
-    c.update.row_tokens = 1024
+    c.learner.row_tokens = 1024
     c.eval.every = 10
     c.eval.samples = 4
     c.checkpoint.every = 10

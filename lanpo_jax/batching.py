@@ -58,7 +58,7 @@ class Shape:
         """As many documents as fit. Raises ValueError where one prompt with one completion would not."""
         if row_tokens < prompt_limit + max_new_tokens:
             raise ValueError(
-                f"update.row_tokens={row_tokens} cannot hold data.prompt_limit={prompt_limit} and "
+                f"learner.row_tokens={row_tokens} cannot hold data.prompt_limit={prompt_limit} and "
                 f"rollout.max_new_tokens={max_new_tokens}; raise the first or lower the others."
             )
         # The head costs as much as several layers: most rows hold a fifth or more of prompt, which never meets it.
@@ -104,7 +104,7 @@ def arrange(found: Sequence[Document], shape: Shape) -> list[list[Document]]:
         if not _fits((), document, shape):
             raise ValueError(
                 f"A prompt of {len(document.prompt)} tokens with a completion of {document.head_tokens} does not fit "
-                f"a row of {shape.row_tokens}; raise update.row_tokens or lower data.prompt_limit."
+                f"a row of {shape.row_tokens}; raise learner.row_tokens or lower data.prompt_limit."
             )
         for row in rows:
             if _fits(row, document, shape):

@@ -97,7 +97,7 @@ def _roll(
     sizes = [len(g.completions) for g in generations]
     completions = [c for g in generations for c in g.completions]
     owners = [p.problem for p, n in zip(plans, sizes, strict=True) for _ in range(n)]
-    grades = grade(owners, completions, np.array([len(c.tokens) for c in completions], np.int32))
+    grades = grade(owners, completions)
     groups = [
         types.Group(p.problem, p.mode, g, part, role, p.info)
         for p, g, part in zip(plans, generations, _split(grades, sizes), strict=True)

@@ -69,7 +69,7 @@ class Learner:
         devices = sharding.batch_devices(self.mesh)
         if self.micro_rows % devices:
             raise ValueError(
-                f"update.micro_rows={self.micro_rows} is not divisible by the {devices} devices that rows are split "
+                f"learner.micro_rows={self.micro_rows} is not divisible by the {devices} devices that rows are split "
                 "over; change it, or mesh.data and mesh.fsdp."
             )
 

@@ -6,7 +6,7 @@ import os
 import pathlib
 import sys
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, with arguments after a colon.")
@@ -19,6 +19,7 @@ _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other processes
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise SystemExit(f"Unexpected argument {argv[1]!r}; options start with --.")
+    logging.set_verbosity(logging.WARNING)  # orbax tells every step of a save otherwise
     import jax
 
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or pathlib.Path.home() / ".cache" / "lanpo_jax" / "jax"

@@ -90,7 +90,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     # ---- 3. The parts -----------------------------------------------------------------------------------------
     objective = objective_lib.build(c.objective.to_dict())
     objective_lib.check_sizes(objective, c.rollout.prompts, c.rollout.group)
-    grade = reward.build(tuple(c.reward.functions), tuple(c.reward.weights))
+    grade = reward.grader(dict(zip(c.reward.functions, c.reward.weights)))
     episode = spec.resolve(c.rollout.episode, {"direct": episodes.direct, "lanpo": episodes.lanpo})
     retrieve = spec.resolve(c.rollout.retriever, retrieval)
     sampler = sampler_lib.Sampler(network, tokenizer, mesh, c.rollout.rows)
@@ -98,7 +98,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
         rate=c.optimizer.rate,
         warmup=c.optimizer.warmup,
         decay=c.optimizer.decay,
-        updates=c.steps * c.update.mini_batches,
+        updates=c.steps * c.learner.mini_batches,
         floor=c.optimizer.floor,
     )
     learner = _learner(c, network, mesh, objective, rate, c.rollout.prompts * c.rollout.group)
@@ -139,9 +139,9 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
         with timer(phase), tell.phase(phase) as advance:
             return sampler(state.params, asked, seed=c.seed, step=step, temperature=temperature, progress=advance)
 
-    def timed_grade(problems: Sequence[Problem], completions: Sequence[Completion], *counts) -> Grades:
+    def timed_grade(problems: Sequence[Problem], completions: Sequence[Completion]) -> Grades:
         with timer("reward"):
-            return grade(problems, completions, *counts)
+            return grade(problems, completions)
 
     def truncate(text: str, tokens: int) -> tuple[str, bool]:
         ids = tokenizer.encode(text)
@@ -205,7 +205,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
         row |= {
             "progress/epoch": done * c.rollout.prompts / len(train),
             "filter/kept": float(np.mean(kept)),
-            "actor/lr": float(rate(done * c.update.mini_batches - 1)),
+            "actor/lr": float(rate(done * c.learner.mini_batches - 1)),
         }
         if first:
             metrics.write_rollouts(workdir, done, groups, advantages, keep=c.log.rollouts)
@@ -275,13 +275,13 @@ def _within_limit(problems: Sequence[Problem], *, tokenizer, templates, limit: i
 
 
 def _learner(c, network, mesh, objective, rate, completions: int) -> Learner:
-    """The learner whose batches hold `completions` completions per step, in update.mini_batches parts."""
+    """The learner whose batches hold `completions` completions per step, in learner.mini_batches parts."""
     devices = sharding.batch_devices(mesh)
-    micro = c.update.micro_rows or devices
+    micro = c.learner.micro_rows or devices
     limits = c.data.prompt_limit, c.rollout.max_new_tokens
-    packed = c.update.row_tokens > 0
-    shape = batching.Shape.packed(c.update.row_tokens, *limits) if packed else batching.Shape.plain(*limits)
-    part = -(-c.rollout.prompts // c.update.mini_batches) * (completions // c.rollout.prompts)
+    packed = c.learner.row_tokens > 0
+    shape = batching.Shape.packed(c.learner.row_tokens, *limits) if packed else batching.Shape.plain(*limits)
+    part = -(-c.rollout.prompts // c.learner.mini_batches) * (completions // c.rollout.prompts)
     tx = optimizer.make(
         rate,
         b1=c.optimizer.b1,
@@ -298,7 +298,7 @@ def _learner(c, network, mesh, objective, rate, completions: int) -> Learner:
         shape=shape,
         micro_rows=micro,
         rows=-(-part // micro) * micro,
-        on_policy=c.update.mini_batches == 1,
+        on_policy=c.learner.mini_batches == 1,
         param_dtype=c.model.param_dtype,
     )
 
@@ -326,7 +326,7 @@ def _update(c, learner: Learner, state: TrainState, reference, objective, groups
     members = [i for i in range(len(groups)) if kept[i]]
     if not members:
         return state, dict.fromkeys(("actor/loss", "actor/grad_norm"), None) | {"actor/skipped": 1.0}
-    parts = batching.mini_batches([groups[i] for i in members], c.update.mini_batches)
+    parts = batching.mini_batches([groups[i] for i in members], c.learner.mini_batches)
     batches = [
         _batch(learner, [groups[members[i]] for i in part], advantages[[members[i] for i in part]]) for part in parts
     ]

@@ -71,7 +71,7 @@ class Grades:
     counters: Mapping[str, float] = dataclasses.field(default_factory=dict)  # "errors", "timeouts", ...
 
 
-# grade(problems, completions, token_counts): one problem per completion.
+# grade(problems, completions): one problem per completion.
 Grade = Callable[[Sequence[Problem], Sequence[Completion]], Grades]
 
 

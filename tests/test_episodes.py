@@ -114,8 +114,18 @@ def test_attempts_are_unguided_ones_and_shown_whatever_they_earned():
         assert {a.text for a in pool.entry(id).attempts} <= written
     shown = [contents(p).split('"""')[-2].strip() for p in model.rollouts() if p.key.endswith("/intra")]
     assert set(shown) <= written
+    assert all(text.endswith(" plain") for text in written)
     right = np.mean(["RIGHT" in text for text in shown])
     assert len(shown) > 30 and 0.25 < right < 0.75  # the fake is right half of the time
+
+
+def test_either_stored_attempt_may_be_shown():
+    problems, pool, model = fakes.problems(60), pool_lib.Pool(), fakes.Model()
+    run(problems, model, pool, steps=2, modes={"plain": 1.0}, group=1)
+    run(problems, model, pool, start=2, modes={"intra": 1.0})
+    newer = [" in call 3 plain" in contents(p) for p in model.calls[-1][1]]
+    assert all(n or " in call 1 plain" in contents(p) for n, p in zip(newer, model.calls[-1][1], strict=True))
+    assert 15 < sum(newer) < 45  # 60 fair draws: within four standard errors of 30
 
 
 def test_inter_shows_lessons_of_other_problems_and_counts_their_use():
@@ -280,7 +290,7 @@ def test_no_honest_prompt_holds_a_gold_answer_or_a_reward(golds, told, style, la
     model = fakes.Model(replies=["so alpha", "thus beta", *(f"it is {golds[i]} alpha" for i in told)])
     templates = prompts.Templates(style=style, layout=layout)
 
-    def grade(owners, completions, counts):
+    def grade(owners, completions):
         correct = np.array(["alpha" in c.text for c in completions])
         rewards = np.where(correct, 0.7431, -0.2917).astype(np.float32)
         return types.Grades(rewards, correct, tuple("verdict" for _ in owners), {"mark": rewards})
@@ -306,7 +316,7 @@ def test_what_is_shown_of_attempts_does_not_depend_on_rewards_or_golds(noise):
     rng = np.random.default_rng(noise)
     stories = fakes.problems(15)
 
-    def grade(owners, completions, counts):
+    def grade(owners, completions):
         correct = rng.random(len(owners)) < rng.random()
         return types.Grades(rng.normal(size=len(owners)), correct, ("",) * len(owners), {})
 
