@@ -25,15 +25,6 @@ def select(hidden: jax.Array, source: jax.Array) -> jax.Array:
     return jnp.take_along_axis(hidden, index, axis=1, mode="promise_in_bounds").reshape(-1, hidden.shape[-1])
 
 
-def place(values: jax.Array, where: jax.Array) -> jax.Array:
-    """Values of a row's M head places as completions: [R·M], indices [R, n, T] into M -> [R·n, T]."""
-    rows, count, tokens = where.shape
-    values = values.reshape(rows, -1)
-    index = jnp.clip(where.reshape(rows, -1), 0, values.shape[1] - 1)
-    found = jnp.take_along_axis(values, index, axis=1, mode="promise_in_bounds")
-    return found.reshape(rows * count, tokens)
-
-
 def token_logprobs(
     hidden: jax.Array,
     head: jax.Array,

@@ -87,10 +87,3 @@ def test_select_gathers_row_by_row_and_stays_inside():
     source = jnp.array([[[2, 3, 4], [2, 5, 6]], [[0, 1, 2], [-5, 99, 7]]])
     found = logprobs_lib.select(hidden, source)[:, 0]
     np.testing.assert_array_equal(found, [2, 3, 4, 2, 5, 6, 8, 9, 10, 8, 15, 15])
-
-
-def test_place_undoes_a_compact_head():
-    values = jnp.array([10.0, 11, 12, 13, 20, 21, 22, 23])  # 2 rows of 4 head places
-    where = jnp.array([[[0, 1, 99], [2, 3, -1]], [[0, 1, 2], [3, 3, 3]]])
-    found = logprobs_lib.place(values, where)
-    np.testing.assert_array_equal(found, [[10, 11, 13], [12, 13, 10], [20, 21, 22], [23, 23, 23]])
