@@ -53,10 +53,11 @@ class Model:
         return [self._answer(prompt, len(self.calls)) for prompt in prompts]
 
     def _answer(self, prompt: types.Prompt, call: int) -> types.Generation:
-        if prompt.key.endswith("/abstract"):
+        mode = prompt.key.rsplit("/")[-1].split("#")[0]
+        if mode == "abstract":
             texts = [self.principle] * prompt.samples
         else:
-            texts = [f"{self._reply(prompt.key, i)} in call {call}" for i in range(prompt.samples)]
+            texts = [f"{self._reply(prompt.key, i)} in call {call} {mode}" for i in range(prompt.samples)]
         return types.Generation(np.arange(3, dtype=np.int32), "", tuple(completion(t) for t in texts))
 
     def _reply(self, key: str, sample: int) -> str:
@@ -67,9 +68,9 @@ class Model:
         return [p for _, prompts in self.calls for p in prompts if not p.key.endswith("/abstract")]
 
 
-def grade(owners, completions, token_counts) -> types.Grades:
+def grade(owners, completions) -> types.Grades:
     """A completion that says RIGHT is right, worth 0.7431; any other -0.2917."""
-    assert len(owners) == len(completions) == len(token_counts)
+    assert len(owners) == len(completions)
     correct = np.array(["RIGHT" in c.text for c in completions], bool)
     rewards = np.where(correct, 0.7431, -0.2917).astype(np.float32)
     return types.Grades(rewards, correct, ("said so",) * len(owners), {"fake": rewards}, {"errors": 2.0})

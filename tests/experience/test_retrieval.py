@@ -118,6 +118,29 @@ def test_never_the_same_problem_nor_a_near_duplicate(name):
             assert "p6" in ids
 
 
+def test_near_duplicates_do_not_take_the_place_of_neighbours():
+    asked = "A farmer sells half of his cows on Monday and a third of the others on Tuesday, then buys seven new cows."
+    copies = [asked.replace("new cows", "new cows" + "." * i) for i in range(3)] + [
+        asked + " ?",
+        asked.replace("A ", ""),
+    ]
+    index = build([*copies, "A farmer sells his cows and buys seven sheep on Tuesday."])
+    for terms in (None, 10):
+        assert [h.id for h in retrieval.tfidf(index, [query(asked)], terms=terms)[0]] == ["p5"]
+
+
+def test_equal_texts_are_the_same_problem_whatever_the_bound():
+    index = index_lib.Index(near_duplicate=1.0)
+    index.add("a", "Solve x^2 = 9 for x.")
+    index.add("b", "Solve x^2 = 16 for x.")
+    asked = [query("solve x^2 = 9 for x")]
+    assert (
+        [h.id for h in retrieval.tfidf(index, asked, k=2)[0]]
+        == ["b"]
+        == [h.id for h in retrieval.random(index, asked, k=2)[0]]
+    )
+
+
 def test_equal_but_for_a_number_is_another_problem():
     assert index_lib.normal("It costs $3.50, Tom!") == index_lib.normal("it costs 3.50 tom")
     assert index_lib.normal("It costs 3.50") != index_lib.normal("It costs 350")
