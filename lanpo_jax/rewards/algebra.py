@@ -49,9 +49,9 @@ class Value:
 
 def rational(value: Value) -> Fraction | None:
     """The value as a Fraction if it is a rational number."""
-    if set(value.top) <= {()} and set(value.bottom) <= {()}:
-        return value.top.get((), Fraction(0)) / value.bottom[()]
-    return None
+    if len(value.top) > 1 and len(value.bottom) == 1:  # the usual case of a polynomial, without multiplying
+        return None
+    return ratio(value, constant(1)) if value.top else Fraction(0)
 
 
 def approximate(value: Value) -> float | None:

@@ -69,7 +69,8 @@ def normalise(text: str) -> str:
     text = re.sub(r"(?<=\d) (\d+) ?/ ?(\d+)(?![\d.])", r"\\frac{\1}{\2}", text)  # the mixed number 1 1/2
     text = re.sub(r"\$ ?([,;]|,? ?and|,? ?or) ?\$", r" \1 ", text)  # $1$, $2$
     text = HEDGES.sub("", _thousands(text).replace("\u2063", ""))
-    return " ".join(_trim(text).split())
+    text = " ".join(_trim(text).split())
+    return text if re.search(r"[^\s${}.,;()\[\]\\]", text) or text.replace(" ", "") == r"\{\}" else ""
 
 
 def _command(match: re.Match[str]) -> str:

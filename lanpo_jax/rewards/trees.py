@@ -71,8 +71,10 @@ def numeral(text: str) -> tuple[Fraction, str, bool] | None:
 
 def _assigned(text: str) -> str:
     """The right side of x = 5, and of 3 + 4 = 7."""
-    match = re.fullmatch(rf"(?:{NAME}|[-+*/ ()\d.]+) ?= ?([^=]+)", text)
-    return match[1] if match else text
+    sides = [side.strip() for side in text.split("=")]
+    if len(sides) < 2 or LIST.search(text) or not re.fullmatch(rf"{NAME}|[-+*/ ()\d.]+", sides[0]):
+        return text
+    return sides[-1]
 
 
 def is_exact(node: Tree) -> bool:
