@@ -43,14 +43,13 @@ def whole(messages) -> str:
 @pytest.mark.parametrize("templates", EVERY, ids=str)
 def test_every_prompt_holds_its_parts_and_no_verdict(templates):
     for mode, messages in every(templates).items():
-        last = messages[-1]["content"]
-        assert messages[-1]["role"] == "user"
-        assert last.count("What is Q?") == 1
-        assert ("my text" in last) == (mode != "plain")
-        assert "{" not in last.replace("\\boxed{", "")  # no placeholder is left
-        assert not VERDICTS.search(whole(messages)), mode
-        if mode not in ("abstract",):
-            assert ("boxed" in last) == (templates.answer == "boxed")
+        text = whole(messages)
+        assert "What is Q?" in messages[-1]["content"]
+        assert ("my text" in text) == (mode != "plain")
+        assert "{" not in text.replace("\\boxed{", "")  # no placeholder is left
+        assert not VERDICTS.search(text), mode
+        if mode != "abstract":
+            assert ("boxed" in messages[-1]["content"]) == (templates.answer == "boxed")
         roles = [m["role"] for m in messages if m["role"] != "system"]
         assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
         assert (messages[0] == {"role": "system", "content": templates.system}) == bool(templates.system)
@@ -68,14 +67,37 @@ def test_no_builder_takes_anything_but_text():
     assert imported == {"__future__", "collections.abc", "dataclasses", "re"}
 
 
-def test_short_style_shows_an_attempt_that_stands_and_one_that_does_not():
-    text = whole(prompts.reflect("Q?", "A.", prompts.Templates(style="short", answer="number")))
-    assert "6 + 7 = 13.\nThe answer is 13." in text and "9 - 4 = 5.\nThe answer is 5." in text
-    for question, _, reply, value in prompts.STYLES["short"].reflect_shots:
-        numbers = [int(n) for n in re.findall(r"\d+", question)]
-        assert int(value) in (sum(numbers), numbers[0] - numbers[1]) and reply.endswith(f"= {value}.")
-    bare = prompts.reflect("Q?", "A.", prompts.Templates(style="short", guided_examples=False))
-    assert len(bare) == 1
+def test_in_short_style_guidance_leaves_the_last_turn_and_the_examples_as_they_are():
+    templates = prompts.Templates(style="short", answer="number", examples=(("1 + 1?", "The answer is 2."),))
+    bare = prompts.plain("Q?", templates)
+    hinted = prompts.inform("Q?", ["Add."], templates)
+    assert hinted[1:] == bare[1:]
+    assert hinted[0]["content"] == 'Hint:\n"""\nAdd.\n"""\n' + bare[0]["content"]
+    again = prompts.reflect("Q?", "I say 3.", templates)
+    assert again[:3] == bare and again[3] == {"role": "assistant", "content": "I say 3."}
+    assert again[4]["content"] == 'Check it, then solve the problem again. Q?\nEnd with "The answer is N."'
+    one = prompts.reflect("Q?", "I say 3.", prompts.Templates(style="short", layout="text"))
+    assert len(one) == 1 and '"""\nI say 3.\n"""' in one[0]["content"]
+
+
+def test_examples_stand_before_guided_problems_too():
+    for style in prompts.STYLES:
+        for layout in ("turns", "text"):
+            templates = prompts.Templates(style=style, layout=layout, examples=(("1 + 1?", "It is 2."),))
+            found = every(templates)
+            for mode in ("plain", "intra", "inter", "raw"):
+                text = whole(found[mode])
+                assert text.index("1 + 1?") < text.index("It is 2.") < text.index("What is Q?")
+            assert "1 + 1?" not in whole(found["abstract"])
+
+
+def test_principles_in_the_examples_of_requests_are_known():
+    for style in prompts.STYLES:
+        templates = prompts.Templates(style=style)
+        asked = whole(prompts.abstract("Q?", "A.", templates))
+        assert all(principle in asked for principle in prompts.example_principles(templates))
+        for _, solution, principle in prompts.STYLES[style].abstract_shots:
+            assert not re.search(r"\d", principle) and re.search(r"(\d+) [-+/] (\d+) = (\d+)", solution)
 
 
 def test_examples_of_the_task_come_as_turns_or_as_text():
@@ -127,15 +149,17 @@ def test_no_string_of_pieces_gets_out(pieces):
 def check_quoted(text: str) -> None:
     control = re.compile(r"<\||\|>|<｜|\[/?INST\]|<</?SYS>>|</?s>|<(start|end)_of_turn>", re.IGNORECASE)
     for style in prompts.STYLES:
-        templates = prompts.Templates(style=style, guided_examples=False)
-        clean, dirty = every(templates, text="safe"), every(templates, text=text)
-        for mode in ("intra", "inter", "abstract", "raw"):
-            content = dirty[mode][-1]["content"]
-            assert not control.search(content)
-            assert content.count('"""') == clean[mode][-1]["content"].count('"""')
-            for tag in ("attempt", "principle", "solution"):
-                pattern = re.compile(rf"<\s*/?\s*{tag}\s*>", re.IGNORECASE)
-                assert len(pattern.findall(content)) == len(pattern.findall(clean[mode][-1]["content"]))
+        for layout in ("turns", "text"):
+            templates = prompts.Templates(style=style, layout=layout)
+            clean, dirty = every(templates, text="safe"), every(templates, text=text)
+            for mode in ("intra", "inter", "abstract", "raw"):
+                content, harmless = whole(dirty[mode]), whole(clean[mode])
+                assert [m["role"] for m in dirty[mode]] == [m["role"] for m in clean[mode]]
+                assert not control.search(content)
+                assert content.count('"""') == harmless.count('"""')
+                for tag in ("attempt", "principle", "solution"):
+                    pattern = re.compile(rf"<\s*/?\s*{tag}\s*>", re.IGNORECASE)
+                    assert len(pattern.findall(content)) == len(pattern.findall(harmless))
 
 
 def test_ordinary_mathematics_is_quoted_unchanged():
