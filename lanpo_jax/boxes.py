@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 BARE = re.compile(r"[^\s${}\\]+")  # what `\boxed 5` without braces holds
+SIMPLE = re.compile(r"\{([^{}\\]{0,60})\}")
 DEEPEST = 4  # boxes within boxes that are unwrapped
 
 
@@ -16,13 +17,16 @@ def boxes(text: str) -> Iterator[tuple[int, str]]:
 
     A box that is never closed is no box: generation stopped inside it. What it holds is searched nevertheless.
     """
-    if not BOX.search(text):
-        return
-    closing = _closing(text)
+    closing: dict[int, int] | None = None
     position = 0
     while match := BOX.search(text, position):
         position = match.end()
         if text.startswith("{", position):
+            if simple := SIMPLE.match(text, position):  # most boxes, without pairing all braces of the text
+                position = simple.end()
+                yield position, simple[1]
+                continue
+            closing = _closing(text) if closing is None else closing
             if position in closing:
                 yield closing[position] + 1, text[position + 1 : closing[position]]
                 position = closing[position] + 1
@@ -33,6 +37,8 @@ def boxes(text: str) -> Iterator[tuple[int, str]]:
 
 def last(text: str) -> str | None:
     """The content of the last complete box, a box within it unwrapped, or None."""
+    if "box" not in text:
+        return None
     content = _last_outer(text)
     for _ in range(DEEPEST):
         if content is None or not BOX.match(content.strip()):

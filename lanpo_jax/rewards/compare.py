@@ -18,7 +18,7 @@ from fractions import Fraction
 
 from lanpo_jax.rewards import algebra, normal, trees, units
 
-INTEGER = re.compile(r"[-+]?\s*\d+")
+INTEGER = re.compile(r"([-+]?)\s*([1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.0*)?")
 LETTER = re.compile(r"\(?\s*([A-J])\s*\)?")
 CHOICE = re.compile(r"\(?\s*([A-Ja-j])\s*\)?|\(?\s*([A-J])\s*[.:)]\s*.*", re.DOTALL)
 UNEVALUATED = re.compile(r"\\(?:int|iint|oint|sum|prod|lim|bigcup|bigcap)(?![a-z])")
@@ -57,14 +57,13 @@ def _gold_text(gold: str) -> str:
 
 def _numerals(p: str, g: str) -> tuple[str, str] | None:
     """Two plain integers of any length, compared as digits."""
-    if not (INTEGER.fullmatch(p) and INTEGER.fullmatch(g) and p.isascii()):
-        return None
-    return _verdict(_digits(p) == _digits(g), "integers")
+    found, gold = INTEGER.fullmatch(p), INTEGER.fullmatch(g)
+    return _verdict(_digits(found) == _digits(gold), "integers") if found and gold else None
 
 
-def _digits(text: str) -> str:
-    digits = text.lstrip("+- \t\n").lstrip("0")
-    return ("-" if text.startswith("-") and digits else "") + digits
+def _digits(match: re.Match[str]) -> str:
+    digits = match[2].replace(",", "").lstrip("0")
+    return f"-{digits}" if match[1] == "-" and digits else digits
 
 
 def _verdict(equal: bool, what: str) -> tuple[str, str]:
@@ -165,13 +164,16 @@ def same(p: trees.Tree, g: trees.Tree) -> bool | None:
 def _same_kinds(p: trees.Tree, g: trees.Tree) -> bool | None:
     kinds = {p[0], g[0]}
     if kinds == {"list", "sequence"}:  # (1, 2) and 1, 2: the brackets were left out
-        pair, items = (p, g) if p[0] == "sequence" else (g, p)
-        return True if pair[1] == "()" and _all(pair[2], items[1]) else None
+        pair, items = (p[2], g[1]) if p[0] == "sequence" else (g[2], p[1])
+        equal = _all(pair, items)
+        return equal if "()" in (p[1], g[1]) or equal is False else None
     if kinds == {"list", "union"}:  # x < 2 or x > 3
         return _same_set(p[1], g[1]) or None
     if kinds == {"matrix", "sequence"}:  # a vector as a column or in round brackets
         vector, row = (p, g) if p[0] == "matrix" else (g, p)
-        return (row[1] == "()" and 1 in vector[1] and _all(row[2], vector[2])) or None
+        return row[1] == "()" and 1 in vector[1] and _all(row[2], vector[2])
+    if kinds & {"value", "word"} and kinds & {"matrix", "union"}:
+        return False
     if "raw" in kinds or kinds & {"matrix", "determinant", "union", "relation", "ratio"}:
         return None
     return False

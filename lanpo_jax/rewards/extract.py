@@ -44,7 +44,7 @@ CURRENCY = re.compile(r"\$\s?\d[\d,.]*\s+[a-zA-Z]{2}")  # "$5 each": no formula 
 
 def extract(text: str, mode: str = "strict") -> str | None:
     """The answer that a completion states, as written there, or None if it states none (see MODES)."""
-    text = after_reasoning(text)
+    text = after_reasoning(text) if "<" in text else text
     found = _stated(text)
     if found is None and mode in ("bare", "last"):
         found = _bare(text)
@@ -64,10 +64,12 @@ def after_reasoning(text: str) -> str:
 
 def _stated(text: str) -> str | None:
     """The stated answer that ends last; words without a digit count only if nothing else is stated."""
-    found = [(end, content) for end, content in collections.deque(boxes.boxes(text), maxlen=1)]
-    found += [(end, _stated(content) or content) for end, content in _tags(text)]
-    found += [(match.end(), match[1].strip()) for match in HASH.finditer(text) if _is_value(match[1])]
-    phrases = list(_phrases(text))
+    found = list(collections.deque(boxes.boxes(text), maxlen=1)) if "\\" in text else []
+    if "</" in text:
+        found += [(end, _stated(content) or content) for end, content in _tags(text)]
+    if "####" in text:
+        found += [(match.end(), match[1].strip()) for match in HASH.finditer(text) if _is_value(match[1])]
+    phrases = list(_phrases(text)) if "answer" in text.lower() else []
     found += [(end, value) for end, value in phrases if re.search(r"\d", value)]
     if found:
         answer = max(found)[1]

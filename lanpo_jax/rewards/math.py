@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import argparse
 import collections
-import dataclasses
 import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,7 @@ CAUSES = ("errors", "timeouts", "unparseable_pred", "unparseable_gold")
 CACHED = 100_000  # verdicts kept, by (answer, gold)
 
 
-@dataclasses.dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """One judgement."""
 
     verdict: str  # right | wrong | unknown
@@ -99,8 +98,7 @@ def unparseable(problems: Sequence[Problem]) -> list[tuple[int, Problem]]:
 
 def gold_answer(gold: str) -> str:
     """A gold answer without the box or the #### in front that some data sets leave around it."""
-    if "####" in gold:
-        gold = gold.rpartition("####")[2]
+    gold = gold.rpartition("####")[2]
     box = boxes.last(gold)
     return (gold if box is None else box).strip()
 
@@ -115,35 +113,29 @@ def _check(pairs: Sequence[tuple[str, str]], mode: str) -> tuple[list[Verdict], 
     for row, (text, gold) in enumerate(pairs):
         start = time.perf_counter()
         key = (extraction.extract(text, mode), gold_answer(gold))
-        if key in _verdicts:
+        if (verdict := _verdicts.get(key)) is not None:
             hits += 1
-            found.append(_verdicts[key])
-            continue
-        verdict = _settle(*key)
-        if verdict is None:
+        elif (settled := _settle(*key)) is None:
             open_rows.setdefault(key, []).append(row)
         else:
-            _remember(key, verdict)
-            verdict = dataclasses.replace(verdict, ms=1e3 * (time.perf_counter() - start))
+            _remember(key, Verdict(*settled))
+            verdict = Verdict(*settled, ms=1e3 * (time.perf_counter() - start))
         found.append(verdict)
-    for rows, (key, verdict) in zip(open_rows.values(), _symbolic(list(open_rows))):
-        _remember(key, verdict)
+    for (key, rows), result in zip(open_rows.items(), workers.check(list(open_rows))):
+        _remember(key, Verdict(*result[:3]))
         for place, row in enumerate(rows):
-            found[row] = verdict if place == 0 else dataclasses.replace(verdict, ms=0.0)
+            found[row] = Verdict(*result) if place == 0 else Verdict(*result[:3])
     return found, hits
 
 
-def _settle(answer: str | None, gold: str) -> Verdict | None:
+def _settle(answer: str | None, gold: str) -> tuple[str, str, str] | None:
+    """(verdict, reason, cause) without symbolic algebra, or None."""
     if not gold:
-        return Verdict("unknown", "the gold answer is empty", "unparseable_gold")
+        return "unknown", "the gold answer is empty", "unparseable_gold"
     if answer is None:
-        return Verdict("wrong", "no answer is stated", "unparseable_pred")
+        return "wrong", "no answer is stated", "unparseable_pred"
     settled = compare.settle(answer, gold)
-    return None if settled is None else Verdict(*settled)
-
-
-def _symbolic(keys: Sequence[tuple[str, str]]) -> Iterable[tuple[tuple[str, str], Verdict]]:
-    return ((key, Verdict(*result)) for key, result in zip(keys, workers.check(keys)))
+    return None if settled is None else (*settled, "")
 
 
 def _remember(key: tuple[str | None, str], verdict: Verdict) -> None:
@@ -151,7 +143,7 @@ def _remember(key: tuple[str | None, str], verdict: Verdict) -> None:
         return
     if len(_verdicts) >= CACHED:
         _verdicts.clear()
-    _verdicts[key] = dataclasses.replace(verdict, ms=0.0)
+    _verdicts[key] = verdict
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -48,6 +48,12 @@ HEDGES = re.compile(
     r"^(?:\s|(?:approximately|about|exactly|roughly|equal to|around)\b|\\(?:approx|sim|therefore)(?![a-z]))+",
     re.I,
 )
+COMMAND_WORDS = re.compile(r"(?<![\\A-Za-z])(pi|sqrt|infinity|infty|inf|oo)(?![A-Za-z])")
+MIXED = re.compile(r"(?<=\d) (\d+) ?/ ?(\d+)(?![\d.])")  # the mixed number 1 1/2
+DOLLARS = re.compile(r"\$ ?([,;]|,? ?and|,? ?or) ?\$")  # $1$, $2$
+DEGREE = re.compile(r"\^ ?\{ ?\\circ ?\}")
+THOUSANDS = re.compile(r"(?<=\d)(?:,\\!|\{,\}|\\,|\{\\,\})(?=\d{3}(?!\d))")  # 10,\!000 and 10{,}000 and 10\,000
+SOMETHING = re.compile(r"[^\s${}.,;()\[\]\\]")
 GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d ])")
 
@@ -55,22 +61,25 @@ SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d ])")
 def normalise(text: str) -> str:
     """The one spelling of an answer; empty if nothing is left. Linear in the text."""
     text = _unicode(text.replace("\x00", "").strip()).removeprefix("**").removesuffix("**").removesuffix("\\\\")
-    # A thousands mark: 10,\!000 and 10{,}000 and 10\,000.
-    text = re.sub(r"(?<=\d)(?:,\\!|\{,\}|\\,|\{\\,\})(?=\d{3}(?!\d))", "\u2063", text)
-    text = text.replace("\\!", "").replace("\\,", " ")
+    text = _latex(text) if "\\" in text else " ".join(text.replace("{,}", "\u2063").replace("~", " ").split())
+    text = text.replace("...", r"\ldots ").replace("**", "^")
+    text = COMMAND_WORDS.sub(_command, text)
+    text = MIXED.sub(r"\\frac{\1}{\2}", text)
+    text = HEDGES.sub("", _thousands(DOLLARS.sub(r" \1 ", text)).replace("\u2063", ""))
+    text = " ".join(_trim(text).split())
+    return text if SOMETHING.search(text) or text.replace(" ", "") == r"\{\}" else ""
+
+
+def _latex(text: str) -> str:
+    """Layout commands dropped, other commands in one spelling."""
+    text = THOUSANDS.sub("\u2063", text).replace("\\!", "").replace("\\,", " ")
     text = SPACES.sub(" ", LAYOUT.sub(" ", text))
     text = WRAPPED_NUMBER.sub(r"\1", WORDS.sub(r"\\text", COLOR.sub("", text)))
     for _ in range(3):  # nested wrappers
         text = BOLD.sub(r"\1", text)
     text = ALIAS.sub(lambda match: _spaced(ALIASES.get(match.group(), match.group())), text)
-    text = text.replace("\\$", "$").replace("\\%", "%").replace("\\#", "#").replace("...", r"\ldots ")
-    text = re.sub(r"\^ ?\{ ?\\circ ?\}", r"^\\circ ", text).replace("**", "^")
-    text = re.sub(r"(?<![\\A-Za-z])(pi|sqrt|infinity|infty|inf|oo)(?![A-Za-z])", _command, text)
-    text = re.sub(r"(?<=\d) (\d+) ?/ ?(\d+)(?![\d.])", r"\\frac{\1}{\2}", text)  # the mixed number 1 1/2
-    text = re.sub(r"\$ ?([,;]|,? ?and|,? ?or) ?\$", r" \1 ", text)  # $1$, $2$
-    text = HEDGES.sub("", _thousands(text).replace("\u2063", ""))
-    text = " ".join(_trim(text).split())
-    return text if re.search(r"[^\s${}.,;()\[\]\\]", text) or text.replace(" ", "") == r"\{\}" else ""
+    text = text.replace("\\$", "$").replace("\\%", "%").replace("\\#", "#")
+    return DEGREE.sub(r"^\\circ ", text)
 
 
 def _command(match: re.Match[str]) -> str:

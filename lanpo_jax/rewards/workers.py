@@ -144,8 +144,8 @@ class Pool:
 
 
 @functools.cache
-def pool() -> Pool:
-    """The process-wide pool; it costs nothing until it is given a pair."""
+def pool(process: int) -> Pool:
+    """The pool of this process (by its id: a fork must not share pipes); it costs nothing until it is given a pair."""
     made = Pool(max(1, min(MOST, (os.cpu_count() or 2) // 2)))
     atexit.register(made.close)
     return made
@@ -153,4 +153,4 @@ def pool() -> Pool:
 
 def check(pairs: Sequence[tuple[str, str]]) -> list[Answer]:
     """(verdict, reason, cause, milliseconds) of each pair, by math-verify; no process is started for no pair."""
-    return pool().check(pairs) if pairs else []
+    return pool(os.getpid()).check(pairs) if pairs else []
