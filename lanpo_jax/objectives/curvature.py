@@ -76,7 +76,7 @@ def terms(
         probs = jax.nn.softmax(logprobs_lib.project(hidden, head, tied) / temperature, axis=-1)
         change = logprobs_lib.project(hidden, step, tied) / temperature
         average = jnp.sum(probs * change, axis=-1)
-        chosen = jnp.take_along_axis(change, targets[:, None], axis=-1)[:, 0]
+        chosen = logprobs_lib.pick(change, targets)
         # centred before squaring: E[u^2] - E[u]^2 would cancel catastrophically under a common offset
         spread = jnp.sum(probs * jnp.square(change - average[:, None]), axis=-1)
         return {"drift": chosen - average, "spread": spread}

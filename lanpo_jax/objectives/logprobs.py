@@ -6,6 +6,7 @@ everything after that is indexed by token.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -68,7 +69,7 @@ def token_statistics(
         norm = jax.nn.logsumexp(logits, axis=-1)
         results = {}
         if "logprobs" in names:
-            results["logprobs"] = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0] - norm
+            results["logprobs"] = pick(logits, targets) - norm
         if "entropy" in names:
             results["entropy"] = norm - jnp.sum(jnp.exp(logits - norm[:, None]) * logits, axis=-1)
         if "vocab_mean" in names:
@@ -76,6 +77,11 @@ def token_statistics(
         return results
 
     return map_tokens(statistics, (hidden, targets), chunk)
+
+
+def pick(x: jax.Array, targets: jax.Array) -> jax.Array:
+    """x[m, targets[m]] of [m, V], as a masked sum: it stays local where the vocabulary is sharded, a gather does not."""
+    return jnp.sum(jnp.where(jnp.arange(x.shape[-1]) == targets[:, None], x, 0), axis=-1)
 
 
 def map_tokens(function: Callable, arrays: tuple[jax.Array, ...], chunk: int):
@@ -98,11 +104,33 @@ def map_tokens(function: Callable, arrays: tuple[jax.Array, ...], chunk: int):
     return jax.tree.map(lambda r: jnp.swapaxes(r, 0, 1).reshape(count * chunk, *r.shape[2:])[:total], results)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def project(hidden: jax.Array, head: jax.Array, tied: bool) -> jax.Array:
-    """hidden·head in hidden's dtype, accumulated and returned in float32 (or better).
+    """hidden·head, multiplied in hidden's dtype, accumulated and returned in float32 (or better).
 
-    The cast of the head sits inside the chunk, so that its gradient is summed over chunks in the parameter's dtype.
+    The backward pass multiplies in hidden's dtype too: left to JAX, a float32 cotangent meets a bfloat16 operand and
+    the product is done in float32, at several times the cost. The head's gradient is accumulated and returned in the
+    head's own dtype, so that the sum over chunks loses nothing.
     """
-    axes = (((1,), (1 if tied else 0,)), ((), ()))
-    dtype = jnp.promote_types(hidden.dtype, jnp.float32)
-    return jax.lax.dot_general(hidden, head.astype(hidden.dtype), axes, preferred_element_type=dtype)
+    return _dot(hidden, head.astype(hidden.dtype), 1, 1 if tied else 0)
+
+
+def _project_forward(hidden: jax.Array, head: jax.Array, tied: bool):
+    return project(hidden, head, tied), (hidden, head)
+
+
+def _project_backward(tied: bool, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array):
+    hidden, head = saved
+    cotangent = cotangent.astype(hidden.dtype)
+    to_hidden = _dot(cotangent, head.astype(hidden.dtype), 1, 0 if tied else 1)
+    to_head = _dot(cotangent, hidden, 0, 0) if tied else _dot(hidden, cotangent, 0, 0)
+    return to_hidden.astype(hidden.dtype), to_head.astype(head.dtype)
+
+
+project.defvjp(_project_forward, _project_backward)
+
+
+def _dot(a: jax.Array, b: jax.Array, axis_a: int, axis_b: int) -> jax.Array:
+    """Contracts one axis of each matrix, accumulating in float32 or better."""
+    dtype = jnp.promote_types(a.dtype, jnp.float32)
+    return jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=dtype)

@@ -152,7 +152,8 @@ def covariance_kl(
 
     KL-Cov (arXiv 2505.22617); the tokens are picked over the mini-batch by selections.py and come as batch.selected.
     """
-    penalty = coefficient * jnp.abs(tokens.delta) * tokens.batch.selected
+    # not jnp.abs, whose derivative at 0 is 1: on-policy the penalty must have no gradient
+    penalty = coefficient * tokens.delta * jnp.sign(tokens.delta) * tokens.batch.selected
     return _free(-jnp.exp(log_ratio) * tokens.advantages + penalty)
 
 

@@ -69,6 +69,35 @@ def test_half_precision_hidden_accumulates_in_float32():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_half_precision_gradients_sum_in_the_heads_own_dtype(tied):
+    hidden, head, targets = _inputs(tokens=64)
+    half, single = hidden.astype(jnp.bfloat16), (head.T if tied else head).astype(jnp.float32)
+
+    def loss(hidden, head, chunk):
+        return logprobs_lib.token_logprobs(hidden, head, targets, chunk=chunk, tied=tied)[0].sum()
+
+    to_hidden, to_head = jax.grad(loss, (0, 1))(half, single, 4)
+    assert to_hidden.dtype == jnp.bfloat16 and to_head.dtype == jnp.float32
+    exact = jax.grad(loss, (0, 1))(half.astype(jnp.float64), single.astype(jnp.float64), 64)
+    for found, wanted in zip((to_hidden, to_head), exact):
+        wanted = np.asarray(wanted)
+        assert np.abs(np.asarray(found, np.float64) - wanted).max() < 0.01 * np.abs(wanted).max()
+    # a float32 operand would silently turn the whole product into a float32 one
+    program = jax.make_jaxpr(jax.grad(loss, (0, 1)), static_argnums=2)(half, single, 4)
+    assert {v.aval.dtype for eqn in _products(program.jaxpr) for v in eqn.invars} == {jnp.dtype(jnp.bfloat16)}
+
+
+def _products(jaxpr):
+    """All matrix products of a program, those in loops included."""
+    found = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "dot_general"]
+    for eqn in jaxpr.eqns:
+        for value in eqn.params.values():
+            inner = getattr(value, "jaxpr", value)
+            found += _products(inner) if hasattr(inner, "eqns") else []
+    return found
+
+
 def test_temperature_scales_both_sides_alike():
     # mis-01: logits (2, 0), token 0, temperature 0.6; log-prob -0.0350524161 wherever it is computed
     found, _ = logprobs_lib.token_logprobs(jnp.ones((1, 1)), jnp.array([[2.0, 0.0]]), jnp.array([0]), temperature=0.6)

@@ -9,6 +9,7 @@ from lanpo_jax.objectives import groups as groups_lib
 from lanpo_jax.objectives import objective as objective_lib
 from lanpo_jax.objectives import pooled
 from lanpo_jax.objectives import tokens as tokens_lib
+from tests.objectives.conftest import compiled
 
 
 def _rows(batch, rows):
@@ -22,7 +23,7 @@ def test_micro_batches_add_up_to_one_batch(aggregate, split, batch, logprobs, bu
 
     def whole(logprobs):
         total, weight, metrics = objective_lib.loss(objective, logprobs, batch)
-        return pooled.ratio(total, weight), metrics
+        return pooled.ratio(total, weight), pooled.finish(metrics)
 
     def pieces(logprobs):
         total, weight, joined = 0.0, 0.0, None
@@ -30,14 +31,14 @@ def test_micro_batches_add_up_to_one_batch(aggregate, split, batch, logprobs, bu
             t, w, metrics = objective_lib.loss(objective, logprobs[jnp.array(rows)], _rows(batch, jnp.array(rows)))
             total, weight = total + t, weight + w
             joined = metrics if joined is None else pooled.merge(joined, metrics)
-        return pooled.ratio(total, weight), joined
+        return pooled.ratio(total, weight), pooled.finish(joined)
 
-    (a, metrics_a), gradient_a = jax.value_and_grad(whole, has_aux=True)(logprobs)
-    (b, metrics_b), gradient_b = jax.value_and_grad(pieces, has_aux=True)(logprobs)
+    (a, metrics_a), gradient_a = compiled(jax.value_and_grad(whole, has_aux=True))(logprobs)
+    (b, metrics_b), gradient_b = compiled(jax.value_and_grad(pieces, has_aux=True))(logprobs)
     np.testing.assert_allclose(a, b, rtol=1e-12)
     np.testing.assert_allclose(gradient_a, gradient_b, atol=1e-14)
-    for name, value in pooled.finish(metrics_a).items():
-        np.testing.assert_allclose(value, pooled.finish(metrics_b)[name], rtol=1e-12, err_msg=name)
+    for name, value in metrics_a.items():
+        np.testing.assert_allclose(value, metrics_b[name], rtol=1e-12, err_msg=name)
 
 
 def test_everything_masked_gives_zero_loss_gradient_and_finite_metrics(batch, logprobs, build, evaluate):

@@ -11,6 +11,7 @@ from lanpo_jax.objectives import objective as objective_lib
 from lanpo_jax.objectives import pooled, selections
 from lanpo_jax.objectives import tokens as tokens_lib
 from tests.objectives import naive
+from tests.objectives.conftest import compiled
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +87,11 @@ def test_preset(name, x):
     batch, aux = _batch(x, objective, advantages, selected), _aux(x)
     state = {"multiplier": jnp.asarray(x["lam"])}
 
-    @jax.jit
-    @jax.value_and_grad
     def loss(logprobs):
         total, weight, _ = objective_lib.loss(objective, logprobs, batch, aux=aux, state=state)
         return pooled.ratio(total, weight)
 
-    value, gradient = loss(jnp.array(_junk(x, "logp")))
+    value, gradient = compiled(jax.value_and_grad(loss))(jnp.array(_junk(x, "logp")))
     np.testing.assert_allclose(value, naive.LOSSES[name](x, x["logp"], x["logp"]), rtol=1e-10)
     np.testing.assert_allclose(gradient, naive.gradient(naive.LOSSES[name], x), atol=2e-9)
     assert np.abs(gradient).max() > 1e-4  # the comparison is not one of zeros
