@@ -17,6 +17,7 @@ import logging
 import pathlib
 import random
 import re
+import statistics
 import time
 
 import math_verify
@@ -25,6 +26,8 @@ from lanpo_jax import data
 from lanpo_jax.rewards import math, workers
 
 BLOCK = 20
+Block = tuple[int, float, float]  # checks, our seconds, math-verify's seconds
+BEFORE, AFTER = len(r"We find $\boxed{"), len("}$.")
 NEAR_MISSES = (lambda s: f"-{s}", lambda s: f"{s}0", lambda s: f"{s}+1", lambda s: f"{s}, 7", lambda s: f"2({s})")
 RESPELLINGS = (
     lambda s: s.replace(r"\frac", r"\dfrac"),
@@ -62,13 +65,17 @@ def timed(function, *arguments):
 
 
 def blocks(found: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    """Pairs in blocks of at most BLOCK with one kind of gold."""
-    sorted_by_kind = [[p for p in found if kind(p[1]) == k] for k in ("integer", "other")]
+    """Pairs of one kind in blocks of at most BLOCK."""
+    sorted_by_kind = [[p for p in found if kind(p) == k] for k in ("integer", "to integer", "other")]
     return [some[i : i + BLOCK] for some in sorted_by_kind for i in range(0, len(some), BLOCK)]
 
 
-def kind(gold: str) -> str:
-    return "integer" if re.fullmatch(r"-?[\d,]+", gold) else "other"
+def kind(pair: tuple[str, str]) -> str:
+    """integer: both answers are; to integer: only the gold is; other."""
+    integer = re.compile(r"-?[\d,]+")
+    if not integer.fullmatch(pair[1]):
+        return "other"
+    return "integer" if integer.fullmatch(pair[0][BEFORE:-AFTER]) else "to integer"
 
 
 def main() -> None:
@@ -85,7 +92,7 @@ def main() -> None:
     workers.check([(r"\ln 2", r"\ln 2")])  # start a worker and load math-verify before the clock runs
     by_math_verify("$1$", "1")
 
-    spent: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0, 0.0])  # count, ours, math-verify's
+    spent: dict[str, list[Block]] = collections.defaultdict(list)
     differences = []
     for number, path in enumerate(files):
         deadline = time.perf_counter() + options.seconds / len(files)
@@ -98,28 +105,41 @@ def main() -> None:
             gc.collect()  # neither side pays for the other's garbage
             verdicts, ours = timed(math.check_all, block)
             judged, theirs = timed(lambda block: [by_math_verify(*pair) for pair in block], block)
-            for group in (path.stem, kind(block[0][1]), *(["MATH mix"] if path.stem.startswith("math") else [])):
-                for place, value in enumerate((len(block), ours, theirs)):
-                    spent[group][place] += value
+            for group in (path.stem, kind(block[0]), *(["MATH mix"] if path.stem.startswith("math") else [])):
+                spent[group].append((len(block), ours, theirs))
             for (text, gold), verdict, right in zip(block, verdicts, judged):
                 if (verdict.verdict == "right") != right:
-                    row = [path.stem, text[10:-2], gold, verdict.verdict, verdict.reason, "right" if right else "wrong"]
+                    row = [
+                        path.stem,
+                        text[BEFORE:-AFTER],
+                        gold,
+                        verdict.verdict,
+                        verdict.reason,
+                        "right" if right else "wrong",
+                    ]
                     differences.append(row)
     report(spent, differences)
 
 
-def report(spent: dict[str, list[float]], differences: list[list[str]]) -> None:
-    """A table, the differences, and a line of JSON."""
-    print(f"{'set':16}{'checks':>8}{'ours/s':>10}{'math-verify/s':>15}{'times':>8}")
+def report(spent: dict[str, list[Block]], differences: list[list[str]]) -> None:
+    """A table, the differences, and a line of JSON.
+
+    "times" compares the totals; "median" is the median over blocks, which a machine busy with other work disturbs less.
+    """
+    print(f"{'set':16}{'checks':>8}{'ours/s':>10}{'math-verify/s':>15}{'times':>8}{'median':>8}")
     rates = {}
-    for group, (count, ours, theirs) in sorted(spent.items()):
-        rates[group] = {
-            "checks": int(count),
+    for group, found in sorted(spent.items()):
+        count, ours, theirs = (sum(column) for column in zip(*found))
+        median = statistics.median(block[2] / block[1] for block in found)
+        values = {
+            "checks": count,
             "ours": count / ours,
             "math_verify": count / theirs,
             "times": theirs / ours,
+            "median": median,
         }
-        print(f"{group:16}{int(count):8}{count / ours:10.0f}{count / theirs:15.0f}{theirs / ours:8.1f}")
+        rates[group] = {name: round(value, 1) for name, value in values.items()}
+        print(f"{group:16}{count:8}{count / ours:10.0f}{count / theirs:15.0f}{theirs / ours:8.1f}{median:8.1f}")
     print(f"\n{len(differences)} differences (set, prediction, gold, ours, reason, math-verify):")
     for row in differences:
         print("  " + " | ".join(row))
