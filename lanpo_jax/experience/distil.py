@@ -13,6 +13,7 @@ REASONS = ("empty", "too_long", "copied", "answer")  # why a principle is reject
 _NUMBER = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
 _PART = r"\s*(?:\{\s*(\d+)\s*\}|(\d))"  # an argument of \frac: braced, or a single digit
 _RATIO = re.compile(rf"\\[dt]?frac{_PART}{_PART}|(\d+)\s*/\s*(\d+)")
+_SUM = re.compile(r"\d\s*[-+*/×÷]\s*\d+(?:\.\d+)?\s*=")
 _LABEL = re.compile(r"^\W*(?:general\s+)?(?:principle|hint|lesson)\W*:\W*", re.IGNORECASE)
 # Numbers as words. "one" is left out: it is a pronoun more often than a number.
 # fmt: off
@@ -47,9 +48,9 @@ def principle(
 ) -> tuple[str, str]:
     """(principle, "") if the model's text can serve as one, else ("", one of REASONS).
 
-    Boxed parts, statements of a final answer and every occurrence of the gold answer are dropped. Rejected are texts of
-    more than `max_tokens`, texts of which fewer than three words are left, and those of whose word 4-grams more than a
-    share of `max_overlap` stand in the problem and its solution, or in a principle shown as an example.
+    Boxed parts, calculations, statements of a final answer and every occurrence of the gold answer are dropped.
+    Rejected are texts of more than `max_tokens`, texts of which fewer than three words are left, and those of whose
+    word 4-grams more than a share of `max_overlap` stand in the problem and its solution, or in an example principle.
     """
     if truncate(text, max_tokens)[1]:
         return "", "too_long"
@@ -76,9 +77,9 @@ def drop_boxes(text: str) -> str:
 
 
 def drop_statements(text: str) -> str:
-    """Removes the sentences that state a number as the answer."""
+    """Removes the sentences that state a number as the answer or work one out (3 * 8 = 24)."""
     sentences = re.split(r"(?<=[.!?])\s+|\n", text)
-    return " ".join(s for s in sentences if not ("answer" in s.lower() and re.search(r"\d", s)))
+    return " ".join(s for s in sentences if not ("answer" in s.lower() and re.search(r"\d", s)) and not _SUM.search(s))
 
 
 def drop_answer(text: str, gold: str) -> str:
