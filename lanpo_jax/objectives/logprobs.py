@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-CHUNK = 256  # tokens whose logits exist at one time (across all devices)
+# Tokens whose logits exist at one time, over all devices together: give 256 for each device that tokens are split
+# over. Fewer save memory; every chunk costs one reduction of the head's gradient across those devices.
+CHUNK = 256
 
 
 def select(hidden: jax.Array, source: jax.Array) -> jax.Array:
@@ -80,7 +82,7 @@ def token_statistics(
 
 
 def pick(x: jax.Array, targets: jax.Array) -> jax.Array:
-    """x[m, targets[m]] of [m, V], as a masked sum: it stays local where the vocabulary is sharded, a gather does not."""
+    """x[m, targets[m]] of [m, V], as a masked sum: local where the vocabulary is sharded, which a gather is not."""
     return jnp.sum(jnp.where(jnp.arange(x.shape[-1]) == targets[:, None], x, 0), axis=-1)
 
 
