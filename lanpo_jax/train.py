@@ -56,10 +56,11 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
 
     # ---- 1. The machine and the model -------------------------------------------------------------------------
     mesh = sharding.make_mesh(data=c.mesh.data, fsdp=c.mesh.fsdp, tensor=c.mesh.tensor)
-    source = weights.open_checkpoint(embedded.resolve(c.model.path, say=tell.say)) if c.model.path else None
-    if source is None and not c.model.hf:
+    if not c.model.path:
         raise ValueError("model.path is empty; give a checkpoint directory, a .gguf file or 'smollm2-135m-instruct'.")
-    published = source.config if source else json.loads(c.model.hf)
+    random = c.model.path == "random"
+    source = None if random else weights.open_checkpoint(embedded.resolve(c.model.path, say=tell.say))
+    published = json.loads(c.model.hf) if random else source.config
     network = qwen.ModelConfig.from_hf(
         published, dtype=c.model.dtype, scan_layers=c.model.scan_layers, remat=c.model.remat
     )
@@ -73,6 +74,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     templates = prompts.Templates(
         style=c.prompt.style,
         answer=c.prompt.answer,
+        instruction=c.prompt.instruction,
         system=c.prompt.system,
         examples=families.examples(c.prompt.examples) if c.prompt.examples else (),
     )
@@ -242,14 +244,21 @@ def _prepare_folder(workdir: pathlib.Path) -> None:
 
 
 def _tokenizer(c, source, workdir: pathlib.Path, train: Sequence[Problem]) -> tokenizer_lib.Tokenizer:
-    """The model's own, the one named in the config, or one trained on the training texts of a model from scratch."""
+    """The model's own, the one named in the config, or one trained on the first texts of a model from scratch."""
     where = c.model.tokenizer or source
-    if not where:
+    if where is None:
+        raise ValueError("A random model needs model.tokenizer: a path, or 'train(vocab=8000)' for one of its own.")
+    if c.model.tokenizer.startswith("train("):
         where = workdir / "tokenizer.model"
         if not where.exists():
-            found = [p.text for p in train] + demonstrations.write(c.warmup.demonstrations, train)
-            tokenizer_lib.train_sentencepiece(found, where, json.loads(c.model.hf)["vocab_size"])
+            lines = [p.text for p in train] + demonstrations.write(c.warmup.demonstrations, train)
+            lines += [demonstrations.LESSON, "() again hint"]
+            spec.resolve(c.model.tokenizer, {"train": _train_tokenizer})(lines, where)
     return tokenizer_lib.load(where, template=c.prompt.template or None)
+
+
+def _train_tokenizer(lines, path, *, vocab: int, kind: str = "bpe", byte_fallback: bool = True) -> None:
+    tokenizer_lib.train_sentencepiece(lines, path, vocab, model_type=kind, byte_fallback=byte_fallback)
 
 
 def _within_limit(problems: Sequence[Problem], *, tokenizer, templates, limit: int, policy: str):
@@ -358,26 +367,31 @@ def _imitate(c, learner: Learner, params, train, tokenizer, templates, tell):
         on_policy=True,
     )
     texts = demonstrations.write(c.warmup.demonstrations, train)
-    shown = {p.id: text for p, text in zip(train, texts)}
+    others = dict(zip((p.id for p in train), demonstrations.write(c.warmup.demonstrations, train, draw=1)))
+    shown = dict(zip((p.id for p in train), texts))
     state = teacher.start(params)
     for step in range(c.warmup.steps):
-        groups = [_demonstration(p, shown[p.id], tokenizer, templates, c.rollout.max_new_tokens)
-                  for p in data.batch(train, step, c.warmup.rows, c.seed + 1)]  # fmt: skip
+        groups = []
+        for number, problem in enumerate(data.batch(train, step, c.warmup.rows, c.seed + 1)):
+            messages, text = prompts.plain(problem.text, templates), shown[problem.id]
+            if c.warmup.guided:
+                messages, text = demonstrations.under_guidance(number, problem, text, others[problem.id], templates)
+            groups.append(_demonstration(problem, messages, text, tokenizer, c.rollout.max_new_tokens))
         state, numbers = teacher.update(state, _batch(teacher, groups, np.ones((len(groups), 1))), 1.0)
         if (step + 1) % 50 == 0 or step + 1 == c.warmup.steps:
             tell.say(f"warm-up {step + 1}/{c.warmup.steps}  loss {float(numbers['actor/loss']):.3f}")
     return state.params
 
 
-def _demonstration(problem: Problem, text: str, tokenizer, templates, limit: int) -> Group:
-    """A problem with one given completion, as if it had been sampled."""
+def _demonstration(problem: Problem, messages: prompts.Messages, text: str, tokenizer, limit: int) -> Group:
+    """A prompt with one given completion, as if it had been sampled."""
     ids = np.array([*tokenizer.encode(text), tokenizer.eos_ids[0]], np.int32)
     if len(ids) > limit:
         raise ValueError(
             f"The demonstration of {problem.id} has {len(ids)} tokens; raise rollout.max_new_tokens={limit}."
         )
     completion = Completion(ids, np.zeros(len(ids), np.float32), text, False)
-    prompt = np.asarray(tokenizer.render(prompts.plain(problem.text, templates)), np.int32)
+    prompt = np.asarray(tokenizer.render(messages), np.int32)
     grades = Grades(np.ones(1, np.float32), np.ones(1, bool), ("demonstration",), {})
     return Group(problem, "demonstration", Generation(prompt, "", (completion,)), grades)
 

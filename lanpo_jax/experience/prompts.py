@@ -105,7 +105,21 @@ _SHORT = Style(
     ),
 )
 
-STYLES = {"full": _FULL, "short": _SHORT}
+# For models from scratch that have seen nothing but their own problems: few words, few characters.
+_BARE = Style(
+    plain="{question}",
+    reflect="{question} {attempt} again",
+    again="",
+    inform="{question}",
+    inform_lead="{principles} ",
+    imitate="{question}",
+    imitate_lead="{solved} ",
+    abstract="{question} {solution} hint",
+    quote="({text})",
+    instruct={"boxed": "", "number": ""},
+)
+
+STYLES = {"full": _FULL, "short": _SHORT, "bare": _BARE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +130,7 @@ class Templates:
     puts them into chat `turns` or with the request into one `text`.
     """
 
-    style: str = "full"  # full: chat models of some size | short: small models that need examples
+    style: str = "full"  # full: chat models of some size | short: small ones with examples | bare: from scratch
     answer: str = "boxed"  # how the final answer is to be given: boxed | number
     instruction: str = ""  # replaces the sentence that `answer` stands for
     system: str = ""

@@ -174,10 +174,12 @@ class Block(nn.Module):
         mixed = mixed.reshape(*mixed.shape[:-2], c.heads * c.head_size)
         x = x + self._matmul(mixed, "o", c.width, ("heads", "embed"))
 
-        normed = rms_norm(x, self._vector("mlp_norm", c.width), c.norm_eps)
+        # Flat rows: XLA:CPU otherwise computes silu's gradient once per use inside the weights' gradients.
+        normed = rms_norm(x, self._vector("mlp_norm", c.width), c.norm_eps).reshape(-1, c.width)
         gate = self._matmul(normed, "gate", c.mlp, ("embed", "mlp"))
         up = self._matmul(normed, "up", c.mlp, ("embed", "mlp"))
-        x = x + self._matmul(jax.nn.silu(gate) * up, "down", c.width, ("mlp", "embed"))
+        down = self._matmul(jax.nn.silu(gate) * up, "down", c.width, ("mlp", "embed"))
+        x = x + down.reshape(x.shape)
         return _pinned(self, x), memory
 
     def _vector(self, name: str, size: int, axis: str | None = None, init=nn.initializers.ones):

@@ -1,0 +1,24 @@
+"""Qwen3-14B, from your own checkpoint directory, on your own problems.
+
+python -m lanpo_jax.main --config=configs/qwen14b.py:model=DIR,data=train.jsonl,eval=test.jsonl --workdir=RUN
+"""
+
+from configs import common
+
+HF = {
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "hidden_size": 5120,
+    "intermediate_size": 17408,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+}
+
+
+def get_config(text: str = ""):
+    return common.qwen(text, HF)

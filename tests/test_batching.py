@@ -1,0 +1,94 @@
+"""Rows: nothing is lost, nothing is invented, everything fits."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from lanpo_jax import batching
+from lanpo_jax.types import Completion, Generation, Grades, Group, Problem
+
+
+def group(prompt_length, lengths, seed=0):
+    rng = np.random.default_rng(seed)
+    completions = tuple(
+        Completion(rng.integers(0, 99, n).astype(np.int32), rng.normal(size=n).astype(np.float32), "", bool(n % 2))
+        for n in lengths
+    )
+    prompt = rng.integers(0, 99, prompt_length).astype(np.int32)
+    n = len(lengths)
+    grades = Grades(np.zeros(n, np.float32), np.zeros(n, bool), ("",) * n, {})
+    return Group(Problem("p", "text", "1"), "plain", Generation(prompt, "", completions), grades)
+
+
+def make(groups, advantages, shape, count=64):
+    return batching.batch(batching.arrange(batching.documents(groups, advantages, shape), shape), shape, count)
+
+
+def read_back(made):
+    """(advantage, prompt tokens, completion tokens, logprobs, truncated) of every completion, out of the arrays."""
+    found = []
+    for r, slot in zip(*np.nonzero(made.mask.any(-1))):
+        n = int(made.mask[r, slot].sum())
+        place = made.place[r, slot, :n]
+        source = made.source[r, place]
+        tokens = made.targets[r, place]
+        last_prompt = source[0]
+        document = made.segments[r, last_prompt] // 4096
+        prompt = made.tokens[r, made.segments[r] == document * 4096 + 1]
+        # Each later token is predicted by the one before it, which stands in the row where its source says.
+        assert (made.tokens[r, source[1:]] == tokens[:-1]).all()
+        assert made.positions[r, source].tolist() == list(range(len(prompt) - 1, len(prompt) - 1 + n))
+        found.append(
+            (
+                float(made.advantages[r, slot]),
+                prompt.tolist(),
+                tokens.tolist(),
+                made.sampler_logprobs[r, slot, :n].tolist(),
+                bool(made.truncated[r, slot]),
+            )
+        )
+    return sorted(found)
+
+
+sizes = st.lists(
+    st.tuples(st.integers(1, 20), st.lists(st.integers(1, 12), min_size=1, max_size=8)), min_size=1, max_size=6
+)
+
+
+@hypothesis.given(sizes, st.booleans())
+@hypothesis.settings(max_examples=80, deadline=None)
+def test_rows_hold_every_completion_once(sizes, packed):
+    groups = [group(p, lengths, seed=i) for i, (p, lengths) in enumerate(sizes)]
+    advantages = [100 * i + np.arange(len(lengths), dtype=float) for i, (_, lengths) in enumerate(sizes)]
+    shape = batching.Shape.packed(64, 20, 12) if packed else batching.Shape.plain(20, 12)
+    expected = sorted(
+        (float(a), g.generation.prompt_tokens.tolist(), c.tokens.tolist(), c.logprobs.tolist(), c.truncated)
+        for g, values in zip(groups, advantages)
+        for a, c in zip(values, g.generation.completions)
+    )
+    assert read_back(make(groups, advantages, shape)) == expected
+
+
+def test_packing_computes_a_prompt_once():
+    groups = [group(20, [5] * 8)]
+    values = [np.zeros(8)]
+    plain = make(groups, values, batching.Shape.plain(20, 12), 8)
+    packed = make(groups, values, batching.Shape.packed(72, 20, 12), 1)
+    assert (plain.segments > 0).sum() == 8 * 25
+    assert (packed.segments > 0).sum() == 20 + 8 * 5
+    assert batching.padding_share(packed) < batching.padding_share(plain)
+
+
+def test_what_does_not_fit_is_said():
+    with pytest.raises(ValueError, match="row_tokens=30 cannot hold"):
+        batching.Shape.packed(30, 20, 12)
+    with pytest.raises(ValueError, match=r"21 tokens.*does not fit"):
+        make([group(21, [12])], [np.zeros(1)], batching.Shape.plain(20, 12))
+    with pytest.raises(ValueError, match="more than the 2"):
+        make([group(20, [12] * 3)], [np.zeros(3)], batching.Shape.plain(20, 12), count=2)
+
+
+def test_mini_batches_are_whole_groups():
+    assert batching.mini_batches([None] * 7, 3) == [[0, 1, 2], [3, 4], [5, 6]]
+    assert batching.mini_batches([None] * 2, 4) == [[0], [1]]

@@ -1,0 +1,199 @@
+"""One update: the same for every layout, micro-batch and mesh; one program; nothing poisoned is taken."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import common
+from lanpo_jax import batching, optimizer, sharding
+from lanpo_jax.learner import Learner
+from lanpo_jax.models import qwen
+from lanpo_jax.objectives import objective as objective_lib
+from tests import test_batching
+from tests.models import tiny
+
+PLAIN = batching.Shape.plain(12, 10)
+PACKED = batching.Shape.packed(64, 12, 10)
+
+
+def objective(**slots):
+    return objective_lib.build(common.base().objective.to_dict() | slots)
+
+
+def learner(mesh, shape=PLAIN, micro_rows=4, config=None, on_policy=True, **slots):
+    rate = optimizer.schedule(rate=1e-2, warmup=0, decay="constant", updates=10, floor=0.1)
+    tx = optimizer.make(rate, b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.0, clip=1.0)
+    config = config or tiny.config("llama")
+    return Learner(config, objective(**slots), tx, mesh, shape, micro_rows, 24, on_policy)
+
+
+def rows(made, seed=0, scale=1.0):
+    """Three groups of ragged completions with advantages."""
+    rng = np.random.default_rng(seed)
+    groups = [
+        test_batching.group(p, lengths, i) for i, (p, lengths) in enumerate([(12, [3, 9, 1]), (5, [10, 2]), (8, [4])])
+    ]
+    advantages = [scale * rng.normal(size=len(g.generation.completions)) for g in groups]
+    found = batching.documents(groups, advantages, made.shape)
+    return batching.batch(batching.arrange(found, made.shape), made.shape, made.rows)
+
+
+def start(made, mesh):
+    params = tiny.params(made.config, mesh, scale=3.0)
+    return made.start(jax.tree.map(jnp.copy, params))
+
+
+def assert_same(a, b, atol=2e-5):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(np.asarray(x), np.asarray(y), atol=atol), a, b)
+
+
+@pytest.fixture(scope="module")
+def expected(mesh):
+    made = learner(mesh)
+    state, numbers = made.update(start(made, mesh), rows(made), 0.9)
+    return jax.device_get(state.params), jax.device_get(numbers)
+
+
+@pytest.mark.parametrize("shape", [PLAIN, PACKED])
+@pytest.mark.parametrize("micro_rows", [1, 2, 6])
+def test_layout_and_micro_batches_change_nothing(shape, micro_rows, mesh, expected):
+    made = learner(mesh, shape, micro_rows)
+    state, numbers = made.update(start(made, mesh), rows(made), 0.9)
+    assert_same(state.params, expected[0])
+    for name, value in expected[1].items():
+        np.testing.assert_allclose(numbers[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_first_gradient_is_reinforce(mesh, expected):
+    """On-policy the clipped loss has the gradient of mean over tokens of -A log pi: finite differences agree."""
+    made = learner(mesh)
+    batch = rows(made)
+    params = tiny.params(made.config, mesh, scale=3.0)
+    direction = jax.tree.map(lambda x: jnp.asarray(np.random.default_rng(1).normal(size=x.shape), x.dtype), params)
+
+    def value(amount):
+        moved = jax.tree.map(lambda p, d: p + amount * d, params, direction)
+        logp = made.score(moved, batch, 0.9)
+        return -float((logp * batch.advantages[..., None] * batch.mask).sum() / batch.mask.sum())
+
+    slope = (value(1e-3) - value(-1e-3)) / 2e-3
+    placed, _ = made.place(batch)
+    with jax.set_mesh(mesh):
+        grads, weight = 0.0, 0.0
+        for i in range(6):
+            micro = jax.tree.map(lambda x, i=i: x[i], placed)
+            (_, (w, _)), g = jax.value_and_grad(made._loss, has_aux=True)(params, micro, jnp.float32(0.9))
+            grads += sum(float(jnp.vdot(a, b)) for a, b in zip(jax.tree.leaves(g), jax.tree.leaves(direction)))
+            weight += float(w)
+    np.testing.assert_allclose(grads / weight, slope, rtol=2e-2)
+    assert float(expected[1]["actor/pg_clipfrac"]) == 0.0
+    assert float(expected[1]["actor/ratio"]) == 1.0
+
+
+def test_eight_devices_equal_one_with_one_program(mesh, expected):
+    big = sharding.make_mesh(data=2, fsdp=4, tensor=1)
+    config = tiny.config("llama")
+    made = learner(big, PLAIN, 8, config)
+    params = jax.device_put(
+        tiny.params(config, mesh, scale=3.0), jax.tree.map(lambda s: s.sharding, made.abstract.params)
+    )
+    state = made.start(params)
+    moments = jax.tree.leaves(state.opt_state)
+    assert any(m.sharding.spec == state.params["layers_0"]["q"].sharding.spec for m in moments if m.ndim == 2)
+    batch = rows(made)
+    state, _ = made.update(state, batch, 0.9)
+    assert_same(state.params, expected[0], atol=5e-5)
+    state, _ = made.update(state, batch, 0.7)
+    made.update(state, rows(made, seed=3), 0.7)
+    assert made._update._cache_size() == 1
+
+
+def test_score_is_the_log_probability_of_each_token(mesh):
+    for shape in (PLAIN, PACKED):
+        made = learner(mesh, shape)
+        params = tiny.params(made.config, mesh, scale=3.0)
+        batch = rows(made)
+        scores = made.score(params, batch, 0.8)
+        for r, slot in zip(*np.nonzero(batch.mask.any(-1))):
+            n = int(batch.mask[r, slot].sum())
+            place = batch.place[r, slot, :n]
+            first = batch.source[r, place[0]]
+            document = batch.segments[r, first] // 4096
+            prompt = batch.tokens[r, batch.segments[r] == document * 4096 + 1]
+            ids = jnp.asarray([*prompt, *batch.targets[r, place]])[None]
+            with jax.set_mesh(mesh):
+                positions = jnp.arange(ids.shape[1])[None]
+                hidden, _ = qwen.Decoder(made.config).apply({"params": params}, ids, positions, jnp.ones_like(ids))
+                logp = jax.nn.log_softmax(qwen.logits(params, hidden)[0] / 0.8)
+            alone = [logp[len(prompt) - 1 + t, batch.targets[r, place[t]]] for t in range(n)]
+            np.testing.assert_allclose(scores[r, slot, :n], alone, atol=1e-4)
+
+
+def test_a_second_update_on_old_data_clips(mesh):
+    made = learner(mesh, on_policy=False)
+    state = start(made, mesh)
+    batch = rows(made, scale=5.0)
+    batch = batch._replace(old_logprobs=made.score(state.params, batch, 1.0))
+    state, first = made.update(state, batch, 1.0)
+    state, second = made.update(state, batch, 1.0)
+    assert float(first["actor/pg_clipfrac"]) == 0.0
+    assert float(second["actor/pg_clipfrac"]) > 0.0
+
+
+def test_reference_penalty_pulls_back(mesh):
+    made = learner(mesh, kl="k3(beta=1.0)")
+    state = start(made, mesh)
+    batch = rows(made, scale=0.0)
+    batch = batch._replace(ref_logprobs=made.score(tiny.params(made.config, mesh, scale=1.0), batch, 1.0))
+    seen = []
+    for _ in range(4):
+        state, numbers = made.update(state, batch, 1.0)
+        seen.append(float(numbers["actor/kl_ref"]))
+    assert seen == sorted(seen, reverse=True)
+    assert seen[-1] > 0
+
+
+def test_a_poisoned_update_is_not_taken(mesh):
+    made = learner(mesh)
+    batch = rows(made)
+    batch.advantages[0, 0] = np.nan
+    before = jax.device_get(start(made, mesh))
+    after, numbers = made.update(start(made, mesh), batch, 1.0)
+    assert float(numbers["actor/skipped"]) == 1.0
+    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(after))
+
+
+def test_nothing_to_learn_is_no_change(mesh):
+    made = learner(mesh)
+    batch = batching.empty(made.shape, made.rows)
+    before = jax.device_get(start(made, mesh).params)
+    after, numbers = made.update(start(made, mesh), batch, 1.0)
+    assert all(np.isfinite(v) for v in jax.device_get(numbers).values())
+    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(after.params))
+
+
+def test_rows_must_divide_over_devices():
+    big = sharding.make_mesh(data=1, fsdp=8, tensor=1)
+    with pytest.raises(ValueError, match="micro_rows=6 is not divisible by the 8 devices"):
+        learner(big, micro_rows=6)
+
+
+def test_scanned_layers_update_the_same(mesh, expected):
+    made = learner(mesh, config=tiny.config("llama", scan_layers=True, remat="full"))
+    params = qwen.stack_layers(tiny.params(tiny.config("llama"), mesh, scale=3.0))
+    state, _ = made.update(made.start(params), rows(made), 0.9)
+    assert_same(qwen.unstack_layers(state.params), expected[0])
+
+
+def test_schedule():
+    rate = optimizer.schedule(rate=1.0, warmup=4, decay="cosine", updates=14, floor=0.1)
+    assert [round(float(rate(i)), 3) for i in (0, 1, 3, 4, 9, 14)] == [0.25, 0.5, 1.0, 1.0, 0.55, 0.1]
+    with pytest.raises(ValueError, match="constant, cosine, linear"):
+        optimizer.schedule(rate=1.0, warmup=4, decay="step", updates=14, floor=0.1)
+
+
+def test_plain_dataclass_is_replaceable(mesh):
+    assert dataclasses.replace(learner(mesh), rows=48).rows == 48
