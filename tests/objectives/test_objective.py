@@ -41,6 +41,17 @@ def test_micro_batches_add_up_to_one_batch(aggregate, split, batch, logprobs, bu
         np.testing.assert_allclose(value, metrics_b[name], rtol=1e-12, err_msg=name)
 
 
+def test_sequence_token_keeps_each_token_to_itself(build, evaluate):
+    """With one advantage per completion the two forms of GSPO have one gradient; with one per token they differ."""
+    logprobs, old = jnp.array([[-1.0, -2.0]]), jnp.array([[-1.1, -1.8]])
+    batch = tokens_lib.Batch(jnp.ones((1, 2)), jnp.array([[1.0, -3.0]]), old_logprobs=old)
+    weight = np.exp((0.1 - 0.2) / 2)
+    _, own, _ = evaluate(build(ratio="sequence_token", surrogate="unclipped"), logprobs, batch)
+    _, shared, _ = evaluate(build(ratio="sequence", surrogate="unclipped"), logprobs, batch)
+    np.testing.assert_allclose(own, [[-weight / 2, 3 * weight / 2]])
+    np.testing.assert_allclose(shared, [[weight / 2, weight / 2]])
+
+
 def test_everything_masked_gives_zero_loss_gradient_and_finite_metrics(batch, logprobs, build, evaluate):
     # norm-05
     empty = dataclasses.replace(batch, mask=jnp.zeros_like(batch.mask), truncated=jnp.ones(4, bool))
