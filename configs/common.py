@@ -8,7 +8,7 @@ import json
 
 from ml_collections import ConfigDict
 
-from configs.objectives import OBJECTIVES
+from configs import objectives
 
 
 def base() -> ConfigDict:
@@ -124,13 +124,6 @@ def parse(text: str, defaults: dict) -> dict:
     return found
 
 
-def objective(algo: str, max_new_tokens: int) -> dict[str, str]:
-    """The slots of a preset of configs/objectives.py. Raises ValueError that lists what exists."""
-    if algo not in OBJECTIVES:
-        raise ValueError(f"algo={algo!r} is not known; there are: {', '.join(OBJECTIVES)}.")
-    return {slot: text.replace("{max_new_tokens}", str(max_new_tokens)) for slot, text in OBJECTIVES[algo].items()}
-
-
 QWEN_ARGUMENTS = {"model": "", "data": "", "eval": "", "algo": "grpo", "feedback": "lanpo"}
 
 
@@ -154,5 +147,5 @@ def qwen(text: str, hf: dict, *, prompts: int = 32, group: int = 16, tokens: int
     c.rollout.episode = {"lanpo": "lanpo", "none": "direct"}[args["feedback"]]
     c.rollout.prompts, c.rollout.group, c.rollout.max_new_tokens = prompts, group, tokens
     c.rollout.rows = 256
-    c.objective.update(objective(args["algo"], tokens))
+    c.objective.update(objectives.preset(args["algo"], tokens))
     return c

@@ -6,21 +6,23 @@ SmolLM2-135M-Instruct (Apache-2.0; 93 MB, fetched once from the Python package i
 two CPU cores. `:feedback=none` is the same without language; `:algo=NAME` another objective of configs/objectives.py.
 """
 
-from configs import common
+from configs import common, objectives
 
-ARGUMENTS = {"algo": "grpo", "feedback": "lanpo"}
+ARGUMENTS = {"algo": "dapo", "feedback": "lanpo"}
 
 
 def get_config(text: str = ""):
     args = common.parse(text, ARGUMENTS)
     c = common.base()
     c.model.path = "smollm2-135m-instruct"
-    c.steps = 20
+    c.steps = 16
     c.data.train = ("stories(operation='multiply', digits=1, count=400, seed=1, part='train')",)
     c.data.eval.stories = "stories(operation='multiply', digits=1, count=64, seed=2, part='eval')"
-    c.data.prompt_limit = 384
+    c.data.prompt_limit = 320
     c.prompt.style = "short"
     c.prompt.answer = "number"
+    c.prompt.system = "Solve the problem."
+    c.prompt.instruction = "Answer in one line."
     c.prompt.examples = "stories(operation='multiply', digits=1)"
     c.reward.functions = ("lanpo_jax.rewards.math.verify(extract='strict')",)
 
@@ -28,13 +30,13 @@ def get_config(text: str = ""):
     episode = f"lanpo(modes={modes}, min_pool=8, attempt_tokens=64, principle_tokens=48)"
     c.rollout.episode = {"lanpo": episode, "none": "direct"}[args["feedback"]]
     c.rollout.prompts, c.rollout.group, c.rollout.rows = 8, 8, 64
-    c.rollout.max_new_tokens = 64
-    c.objective.update(common.objective(args["algo"], 64) | {"kl": "none"})
+    c.rollout.max_new_tokens = 48
+    c.objective.update(objectives.preset(args["algo"], 48))
 
-    c.optimizer.rate = 1e-5
+    c.optimizer.rate = 2e-5
     c.optimizer.warmup = 3
-    c.learner.row_tokens = 512
-    c.eval.every = 10
+    c.learner.row_tokens = 448
+    c.eval.every = 8
     c.eval.samples = 4
-    c.checkpoint.every = 10
+    c.checkpoint.every = 8
     return c

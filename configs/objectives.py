@@ -89,5 +89,5 @@ OBJECTIVES = {
 def preset(name: str, max_new_tokens: int) -> dict[str, str]:
     """The slots of a method, with the run's completion limit filled in where a constant length is meant."""
     if name not in OBJECTIVES:
-        raise ValueError(f"{name!r} is no objective; there are: {', '.join(OBJECTIVES)}.")
+        raise ValueError(f"algo={name!r} is not known; there are: {', '.join(OBJECTIVES)}.")
     return {slot: text.format(max_new_tokens=max_new_tokens) for slot, text in OBJECTIVES[name].items()}

@@ -8,7 +8,7 @@ parameters imitates worked solutions of which half hold a slip, and RL then weed
 
 import json
 
-from configs import common
+from configs import common, objectives
 
 ARGUMENTS = {"algo": "grpo", "feedback": "lanpo"}
 HF = {
@@ -49,7 +49,7 @@ def get_config(text: str = ""):
     c.rollout.episode = {"lanpo": episode, "none": "direct"}[args["feedback"]]
     c.rollout.prompts, c.rollout.group, c.rollout.rows = 16, 8, 128
     c.rollout.max_new_tokens = 48
-    c.objective.update(common.objective(args["algo"], 48))
+    c.objective.update(objectives.preset(args["algo"], 48))
     c.steps = 60
     c.optimizer.rate = 3e-4
     c.optimizer.warmup = 10

@@ -9,6 +9,7 @@ import sys
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+SHARED = ("common", "objectives")  # files of configs/ that are no configurations
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, with arguments after a colon.")
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder of the run: metrics, checkpoints, rollouts. Resumes if it exists."
@@ -40,15 +41,31 @@ def main(argv: list[str]) -> None:
 
 def parse(argv: list[str]) -> list[str]:
     """absl's flag parsing, its errors in one sentence."""
+    for argument in argv[1:]:
+        path = argument.removeprefix("--config=").partition(":")[0]
+        if path != argument.partition(":")[0] and not os.path.exists(path):
+            known = (
+                ", ".join(sorted(str(p) for p in pathlib.Path("configs").glob("*.py") if p.stem not in SHARED))
+                or "none in this folder"
+            )
+            raise SystemExit(f"Error: There is no configuration file {path}; there are: {known}.")
     try:
         rest = flags.FLAGS(argv)
-    except (AttributeError, KeyError, TypeError, ValueError, flags.Error, FileNotFoundError) as error:
-        text = " ".join(str(error.args[0] if error.args else error).split())
-        raise SystemExit(f"Error: {text}") from None
+    except Exception as error:  # a config file is Python: anything can come out of it
+        raise SystemExit(f"Error: {_sentence(error)}") from None
     for flag in ("config", "workdir"):
         if flags.FLAGS[flag].value is None:
             raise SystemExit(f"Error: --{flag} is missing; try --config=configs/default.py --workdir=runs/first.")
     return rest
+
+
+def _sentence(error: Exception) -> str:
+    """What an error of flag or config parsing says, without the traceback that config_flags puts into it."""
+    text = str(error.args[0] if error.args else error)
+    if "Traceback" in text:
+        return text.strip().splitlines()[-1].partition(": ")[2]
+    text = " ".join(text.replace("\\n", " ").replace("\\'", "'").split()).replace("'", "", 2)
+    return f"No configuration key: {text}" if isinstance(error, KeyError | AttributeError) else text
 
 
 if __name__ == "__main__":

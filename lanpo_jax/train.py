@@ -38,11 +38,13 @@ from lanpo_jax.learner import Learner, TrainState
 from lanpo_jax.models import embedded, qwen, weights
 from lanpo_jax.objectives import groups as groups_lib
 from lanpo_jax.objectives import objective as objective_lib
-from lanpo_jax.rewards import reward
+from lanpo_jax.rewards import math, reward
 from lanpo_jax.sampling import sampler as sampler_lib
 from lanpo_jax.sampling import tokenizer as tokenizer_lib
 from lanpo_jax.types import Completion, Generation, Grades, Group, Problem
 
+# What of an objective's needs this loop provides; an objective that needs more is refused at the start.
+PROVIDED = {"ref", "sampler", "truncated", "entropy", "lengths", "verdicts", "group", "correction"}
 IMITATION = {"ratio": "none", "surrogate": "likelihood"}  # advantage 1: the mean log-likelihood of demonstrations
 
 
@@ -68,6 +70,8 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     # ---- 2. The problems --------------------------------------------------------------------------------------
     train = data.load(*c.data.train)
     held_out = {name: data.load(text)[: c.eval.limit or None] for name, text in c.data.eval.items()}
+    if bad := [p.id for _, p in math.unparseable(train)]:
+        tell.say(f"{len(bad)} training answers cannot be read and will never be right: {', '.join(bad[:5])} ...")
     train, also_held_out = data.exclude(train, [p for found in held_out.values() for p in found])
     tokenizer = _tokenizer(c, source, workdir, train)
     tokenizer_lib.check_vocabulary(tokenizer, network.vocab)
@@ -91,6 +95,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
 
     # ---- 3. The parts -----------------------------------------------------------------------------------------
     objective = objective_lib.build(c.objective.to_dict())
+    _check_provided(objective)
     objective_lib.check_sizes(objective, c.rollout.prompts, c.rollout.group)
     grade = reward.grader(dict(zip(c.reward.functions, c.reward.weights)))
     episode = spec.resolve(c.rollout.episode, {"direct": episodes.direct, "lanpo": episodes.lanpo})
@@ -312,6 +317,15 @@ def _learner(c, network, mesh, objective, rate, completions: int) -> Learner:
     )
 
 
+def _check_provided(objective: objective_lib.Objective) -> None:
+    """Refuses what would otherwise be left out silently."""
+    missing = sorted(objective.needs - PROVIDED)
+    missing += ["KL in the reward"] * (objective.reward_kl.func.__name__ != "none")
+    missing += ["state of its own"] * bool(objective_lib.start_state(objective))
+    if missing:
+        raise ValueError(f"This objective needs {', '.join(missing)}, which the loop does not provide yet.")
+
+
 def _accepted(episode: Callable, available: dict[str, Any]) -> dict[str, Any]:
     """What of the loop's things an episode asks for by name; options bound in its config string stay."""
     bound = episode.keywords if isinstance(episode, functools.partial) else {}
@@ -322,6 +336,7 @@ def _rewards(groups: Sequence[Group]) -> groups_lib.Groups:
     return groups_lib.Groups(
         rewards=np.stack([g.grades.rewards for g in groups]),
         lengths=np.array([[len(c.tokens) for c in g.generation.completions] for g in groups]),
+        scored=np.stack([np.isfinite(g.grades.rewards) for g in groups]),
         correct=np.stack([g.grades.correct for g in groups]),
     )
 

@@ -40,17 +40,19 @@ def visible(queries: jax.Array, keys: jax.Array) -> jax.Array:
 
 
 def full(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
-    """softmax(q k / sqrt(H)) v over a row: q [B, L, N, H], k and v [B, L, K, H], segments [B, L] -> [B, L, N, H].
+    """softmax(q k / sqrt(H)) v over a row: q [B, L, N, H], k and v [B, S, K, H], segments [B, L] -> [B, L, N, H].
 
-    Queries go in a few blocks, each against the keys up to its end: half of the score matrix is never computed.
+    Keys before the row's own (S > L) are a past that all of it sees, a prompt's beginning. Queries go in a few blocks,
+    each against the keys up to its end: half of the score matrix is never computed.
     """
-    length = q.shape[1]
+    length, past = q.shape[1], k.shape[1] - q.shape[1]
+    keys = jnp.pad(segments, ((0, 0), (past, 0)), constant_values=PROMPT)
     block = max(QUERY_BLOCK, -(-length // MAX_BLOCKS))
     parts = []
     for start in range(0, length, block):
         end = min(start + block, length)
-        mask = visible(segments[:, start:end], segments[:, :end])
-        parts.append(_block(q[:, start:end], k[:, :end], v[:, :end], mask))
+        mask = visible(segments[:, start:end], keys[:, : past + end])
+        parts.append(_block(q[:, start:end], k[:, : past + end], v[:, : past + end], mask))
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
 
 

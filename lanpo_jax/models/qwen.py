@@ -156,7 +156,7 @@ class Block(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x, tables, segments, cache, prompt_lengths, index):
+    def __call__(self, x, tables, segments, past, cache, prompt_lengths, index):
         """x [.., D] -> x [.., D] and (k, v) of the whole row; or, given a `cache`, that cache with one token more."""
         c = self.config
         normed = rms_norm(x, self._vector("attention_norm", c.width), c.norm_eps)
@@ -167,6 +167,8 @@ class Block(nn.Module):
             q = rms_norm(q, self._vector("q_norm", c.head_size), c.norm_eps)
             k = rms_norm(k, self._vector("k_norm", c.head_size), c.norm_eps)
         q, k = rotate(q, tables), rotate(k, tables)
+        if past is not None:
+            k, v = (jnp.concatenate(pair, axis=1) for pair in zip(past, (k, v)))
         if cache is None:
             mixed, memory = attention.full(q, k, v, segments), (k, v)
         else:
@@ -201,7 +203,8 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Token ids to final hidden states; the head is apart (`head`), so that nobody pays for logits that are not read.
 
-    Whole rows: `tokens`, `positions`, `segments` [B, L] -> hidden [B, L, D] and the layers' (k, v) [B, L, K, H].
+    Whole rows: `tokens`, `positions`, `segments` [B, L] -> hidden [B, L, D] and the layers' (k, v) [B, L, K, H];
+    with a `past` of such (k, v), the rows go on from there and the (k, v) returned hold both.
     One token: `tokens`, `positions` [B], `cache`, `prompt_lengths` [P], `index` [] -> hidden [B, D] and the new cache.
     Per-layer values are a tuple over layers, or stacked on axis 0 with `config.scan_layers`.
     """
@@ -209,7 +212,7 @@ class Decoder(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, tokens, positions, segments=None, cache=None, prompt_lengths=None, index=None):
+    def __call__(self, tokens, positions, segments=None, past=None, cache=None, prompt_lengths=None, index=None):
         c = self.config
         init = nn.with_logical_partitioning(nn.initializers.normal(0.02), ("vocab", "embed"))
         embed = self.param("embed", init, (c.vocab, c.width))
@@ -217,28 +220,23 @@ class Decoder(nn.Module):
         tables = rope_tables(c, positions)
         block = _remat(Block, c.remat)
         if c.scan_layers:
+            per_layer = [nn.broadcast if value is None else 0 for value in (past, cache)]
             layers = nn.scan(
                 block,
                 variable_axes={"params": 0},
                 split_rngs={"params": True},
-                in_axes=(
-                    nn.broadcast,
-                    nn.broadcast,
-                    0 if cache is not None else nn.broadcast,
-                    nn.broadcast,
-                    nn.broadcast,
-                ),
+                in_axes=(nn.broadcast, nn.broadcast, *per_layer, nn.broadcast, nn.broadcast),
                 length=c.layers,
                 metadata_params={nn.PARTITION_NAME: "layers"},
             )(c, name="layers")
-            x, memory = layers(x, tables, segments, cache, prompt_lengths, index)
+            x, memory = layers(x, tables, segments, past, cache, prompt_lengths, index)
         else:
-            memory = []
+            memory = ()
             for i in range(c.layers):
-                layer_cache = None if cache is None else cache[i]
-                x, kept = block(c, name=f"layers_{i}")(x, tables, segments, layer_cache, prompt_lengths, index)
-                memory.append(kept)
-            memory = tuple(memory)
+                before, layer_cache = (None if value is None else value[i] for value in (past, cache))
+                layer = block(c, name=f"layers_{i}")
+                x, kept = layer(x, tables, segments, before, layer_cache, prompt_lengths, index)
+                memory += (kept,)
         scale = self.param("final_norm", nn.with_logical_partitioning(nn.initializers.ones, (None,)), (c.width,))
         if not c.tied:
             init = nn.with_logical_partitioning(nn.initializers.normal(0.02), ("embed", "vocab"))

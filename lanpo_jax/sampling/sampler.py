@@ -36,15 +36,17 @@ class Drawn(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("config", "group", "new_tokens"))
-def sample(params, prompts, lengths, keys, limits, temperature, eos_ids, *, config, group, new_tokens):
+def sample(params, common, prompts, lengths, keys, limits, temperature, eos_ids, *, config, group, new_tokens):
     """Completes P prompts G times each, at most T = `new_tokens` tokens.
 
-    prompts int32 [P, S] padded on the right, lengths [P]; keys uint32 [B, 2]; limits [B] per row, 0 for rows that only
-    fill the batch; eos_ids [E]. Returns tokens int32 [B, T], logprobs float32 [B, T], count int32 [B].
+    common int32 [devices, C]: what all prompts begin with, the same row for each device; prompts int32 [P, S] their
+    rests, padded on the right, of lengths [P]; keys uint32 [B, 2]; limits [B] per row, 0 for rows that only fill the
+    batch; eos_ids [E]. Returns tokens int32 [B, T], logprobs float32 [B, T], count int32 [B].
     """
     rows = prompts.shape[0] * group
     keys = jax.random.wrap_key_data(keys, impl="threefry2x32")
-    logits, cache = prefill(params, prompts, lengths, config=config, group=group, new_tokens=new_tokens)
+    logits, cache = prefill(params, common, prompts, lengths, config=config, group=group, new_tokens=new_tokens)
+    lengths = lengths + common.shape[1]
     apply = functools.partial(qwen.Decoder(config).apply, {"params": params})
 
     def draw(state: Drawn, logits: jax.Array, cache: Any) -> Drawn:
@@ -66,7 +68,7 @@ def sample(params, prompts, lengths, keys, limits, temperature, eos_ids, *, conf
         index = state.steps - 1  # the last drawn token is the input, stored at its own place in the cache
         token = jax.lax.dynamic_slice_in_dim(state.tokens, index, 1, axis=1)[:, 0]
         positions = jnp.repeat(lengths, group) + index
-        hidden, cache = apply(token, positions, None, state.cache, lengths, index)
+        hidden, cache = apply(token, positions, cache=state.cache, prompt_lengths=lengths, index=index)
         return draw(state, qwen.logits(params, hidden), cache)
 
     state = Drawn(
@@ -82,13 +84,23 @@ def sample(params, prompts, lengths, keys, limits, temperature, eos_ids, *, conf
     return state.tokens, state.logprobs, state.count
 
 
-def prefill(params, prompts, lengths, *, config, group, new_tokens):
-    """The prompts' caches and the logits of each one's last position: [P, S], [P] -> float32 [P, V], caches."""
+def prefill(params, common, prompts, lengths, *, config, group, new_tokens):
+    """The prompts' caches and the logits of each one's last position -> float32 [P, V], caches.
+
+    What all prompts begin with (few-shot examples, say) is computed once, and each prompt goes on from there.
+    """
+    apply = functools.partial(qwen.Decoder(config).apply, {"params": params})
+    start = common.shape[1]
+    past = None
+    if start:
+        positions = jnp.broadcast_to(jnp.arange(start), common.shape)
+        _, past = apply(common, positions, jnp.full_like(common, attention.PROMPT))
+        past = jax.tree.map(lambda x: jnp.repeat(x, len(prompts) // len(common), axis=-4), past)
     positions = jnp.broadcast_to(jnp.arange(prompts.shape[1]), prompts.shape)
     segments = jnp.where(positions < lengths[:, None], attention.PROMPT, attention.PADDING)
-    hidden, memory = qwen.Decoder(config).apply({"params": params}, prompts, positions, segments)
-    start = functools.partial(attention.start_cache, group=group, new_tokens=new_tokens)
-    cache = jax.vmap(start)(*memory) if config.scan_layers else tuple(start(k, v) for k, v in memory)
+    hidden, memory = apply(prompts, start + positions, segments, past)
+    store = functools.partial(attention.start_cache, group=group, new_tokens=new_tokens)
+    cache = jax.vmap(store)(*memory) if config.scan_layers else tuple(store(k, v) for k, v in memory)
     last = jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
     return qwen.logits(params, last), cache
 
@@ -102,7 +114,8 @@ class Sampler:
     mesh: Mesh
     rows: int  # completions decoded together
     prompt_bucket: int = 64  # prompt lengths are rounded up to multiples of it: fewer compiled programs
-    token_bucket: int = 32
+    token_bucket: int = 16
+    share_from: int = 2048  # a common beginning is computed once if that saves this many tokens
 
     def __call__(
         self,
@@ -129,10 +142,11 @@ class Sampler:
         return results
 
     def _batches(self, prompts: Sequence[Prompt], ids: Sequence[np.ndarray]) -> list[list[int]]:
-        """Indices of prompts with one group size and similar lengths, at most `rows` completions a batch."""
+        """Indices of prompts with one group size and similar beginnings, at most `rows` completions a batch."""
         batches = []
         for group in sorted({p.samples for p in prompts}):
-            members = sorted((i for i, p in enumerate(prompts) if p.samples == group), key=lambda i: len(ids[i]))
+            # By their tokens: prompts that begin alike come together, and those are mostly of similar length.
+            members = sorted((i for i, p in enumerate(prompts) if p.samples == group), key=lambda i: ids[i].tolist())
             size = max(1, self.rows // group)
             batches += [members[i : i + size] for i in range(0, len(members), size)]
         return batches
@@ -143,15 +157,17 @@ class Sampler:
         devices = sharding.batch_devices(self.mesh)
         count = min(_power_of_two(len(batch), 1), max(1, self.rows // group))
         count = _multiple(max(count, len(batch)), devices)
-        length = _multiple(max(len(ids[i]) for i in batch), self.prompt_bucket)
+        common = self._common([ids[i] for i in batch])
+        rests = [ids[i][len(common) :] for i in batch]
+        length = _multiple(max(map(len, rests)), self.prompt_bucket)
         new_tokens = _multiple(max(prompts[i].max_new_tokens for i in batch), self.token_bucket)
 
         tokens = np.zeros((count, length), np.int32)
         lengths = np.ones(count, np.int32)
         limits = np.zeros((count, group), np.int32)
         keys = np.zeros((count, group, 2), np.uint32)
-        for row, i in enumerate(batch):
-            tokens[row, : len(ids[i])], lengths[row] = ids[i], len(ids[i])
+        for row, (i, rest) in enumerate(zip(batch, rests)):
+            tokens[row, : len(rest)], lengths[row] = rest, len(rest)
             limits[row] = prompts[i].max_new_tokens
             keys[row] = [row_key(seed, step, prompts[i].key, g) for g in range(group)]
         put = functools.partial(sharding.to_device, self.mesh)
@@ -159,6 +175,7 @@ class Sampler:
         with jax.set_mesh(self.mesh):
             out = sample(
                 params,
+                put(np.tile(common, (devices, 1)), "batch", None),
                 put(tokens, "batch", None),
                 put(lengths, "batch"),
                 put(keys.reshape(-1, 2), "batch", None),
@@ -174,6 +191,13 @@ class Sampler:
             [self._completion(drawn[r, g, : counts[r, g]], logprobs[r, g, : counts[r, g]]) for g in range(group)]
             for r in range(len(batch))
         ]
+
+    def _common(self, ids: Sequence[np.ndarray]) -> np.ndarray:
+        """What all prompts begin with, in whole buckets, short of any prompt's end; nothing where it saves little."""
+        shortest = min(map(len, ids)) - 1
+        same = np.all([i[:shortest] == ids[0][:shortest] for i in ids], axis=0)
+        length = (shortest if same.all() else int(np.argmin(same))) // self.prompt_bucket * self.prompt_bucket
+        return ids[0][: length if length * (len(ids) - 1) >= self.share_from else 0]
 
     def _completion(self, tokens: np.ndarray, logprobs: np.ndarray) -> Completion:
         ended = int(tokens[-1]) in self.tokenizer.eos_ids

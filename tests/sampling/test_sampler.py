@@ -148,6 +148,23 @@ def test_scanned_layers_and_eight_devices_sample_the_same(mesh):
                 assert x.tokens.tolist() == y.tokens.tolist()
 
 
+def test_a_common_beginning_changes_nothing(model, mesh):
+    """Computed once and gone on from, or with every prompt: the same tokens, on one device and on four."""
+    config, params = model
+    prompts = [ask([*range(40, 61), 7 + i, 9][: 23 - i % 2], key=str(i)) for i in range(8)]
+    apart = make(config, mesh)
+    big = sharding.make_mesh(data=4, fsdp=1, tensor=1, devices=jax.devices()[:4])
+    where = jax.tree.map(lambda s: s.sharding, sharding.shard_abstract(big, *qwen.abstract(config)))
+    spread = make(config, big, share_from=16)
+    expected = apart(params, prompts, seed=0, step=0, temperature=1.0)
+    assert spread._common([np.arange(23), np.r_[np.arange(21), 50, 51]]).tolist() == list(range(16))
+    for run, tree in [(make(config, mesh, share_from=16), params), (spread, jax.device_put(params, where))]:
+        for a, b in zip(expected, run(tree, prompts, seed=0, step=0, temperature=1.0)):
+            for x, y in zip(a.completions, b.completions):
+                assert x.tokens.tolist() == y.tokens.tolist()
+                np.testing.assert_allclose(x.logprobs, y.logprobs, atol=1e-5)
+
+
 def test_few_programs(mesh):
     """Other temperatures, seeds, prompts and limits within the buckets reuse the compiled program."""
     config = tiny.config("llama")
