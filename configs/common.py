@@ -51,6 +51,7 @@ def base() -> ConfigDict:
     c.rollout.pool_size = 100_000
     c.rollout.prompts = 16
     c.rollout.group = 8
+    c.rollout.refills = 0  # further batches of problems a step may draw for groups that objective.filter drops
     c.rollout.max_new_tokens = 512
     c.rollout.temperature = 1.0
     c.rollout.rows = 128  # completions decoded together

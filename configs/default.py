@@ -15,10 +15,10 @@ def get_config(text: str = ""):
     args = common.parse(text, ARGUMENTS)
     c = common.base()
     c.model.path = "smollm2-135m-instruct"
-    c.steps = 16
-    c.data.train = ("stories(operation='multiply', digits=1, count=400, seed=1, part='train')",)
+    c.steps = 18
+    c.data.train = ("stories(operation='multiply', digits=1, count=48, seed=1, part='train')",)
     c.data.eval.stories = "stories(operation='multiply', digits=1, count=64, seed=2, part='eval')"
-    c.data.prompt_limit = 320
+    c.data.prompt_limit = 384
     c.prompt.style = "short"
     c.prompt.answer = "number"
     c.prompt.system = "Solve the problem."
@@ -27,16 +27,16 @@ def get_config(text: str = ""):
     c.reward.functions = ("lanpo_jax.rewards.math.verify(extract='strict')",)
 
     modes = {"plain": 0.5, "intra": 0.25, "inter": 0.25}
-    episode = f"lanpo(modes={modes}, min_pool=8, attempt_tokens=64, principle_tokens=48)"
+    episode = f"lanpo(modes={modes}, min_pool=8, attempt_tokens=48, principle_tokens=48, principle_temperature=0.6)"
     c.rollout.episode = {"lanpo": episode, "none": "direct"}[args["feedback"]]
     c.rollout.prompts, c.rollout.group, c.rollout.rows = 8, 8, 64
     c.rollout.max_new_tokens = 48
     c.objective.update(objectives.preset(args["algo"], 48))
 
-    c.optimizer.rate = 2e-5
-    c.optimizer.warmup = 3
+    c.optimizer.rate = 4e-6
+    c.optimizer.warmup = 2
     c.learner.row_tokens = 448
-    c.eval.every = 8
+    c.eval.every = 9
     c.eval.samples = 4
-    c.checkpoint.every = 8
+    c.checkpoint.every = 9
     return c

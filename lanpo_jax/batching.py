@@ -9,20 +9,21 @@ one compiled update serves every step.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from lanpo_jax.models import attention
-from lanpo_jax.types import Completion, Group
+from lanpo_jax.types import Group
 
 
 class Batch(NamedTuple):
     """Rows for one optimizer step. R rows, L row tokens, M head tokens, n completions a row, T completion tokens.
 
     The head is read at M places of a row, in order of the completions; `place` says where completion token t's value
-    is among them. Objective arrays are indexed by token and are valid where `mask` is 1.
+    is among them. What an objective reads beside the log-probabilities is in `values`, under the field names of
+    objectives.tokens.Batch, valid where `mask` is 1.
     """
 
     tokens: np.ndarray  # int32 [R, L]
@@ -32,11 +33,8 @@ class Batch(NamedTuple):
     targets: np.ndarray  # int32 [R, M]
     place: np.ndarray  # int32 [R, n, T]: index in M
     mask: np.ndarray  # float32 [R, n, T]
-    advantages: np.ndarray  # float32 [R, n]
-    truncated: np.ndarray  # bool [R, n]
-    sampler_logprobs: np.ndarray  # float32 [R, n, T]
-    old_logprobs: np.ndarray  # float32 [R, n, T]
-    ref_logprobs: np.ndarray  # float32 [R, n, T]
+    owner: np.ndarray  # int32 [R, n]: number of the completion in its step, -1 for none
+    values: dict[str, np.ndarray]  # name -> [R, n] or [R, n, T]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,30 +69,52 @@ class Document:
     """A prompt with those of its completions that share a row."""
 
     prompt: np.ndarray
-    completions: tuple[Completion, ...]
-    advantages: np.ndarray
+    completions: tuple[np.ndarray, ...]
+    owners: range  # their numbers in the step
 
     @property
     def head_tokens(self) -> int:
-        return sum(len(c.tokens) for c in self.completions)
+        return sum(map(len, self.completions))
 
     @property
     def row_tokens(self) -> int:
         return len(self.prompt) + self.head_tokens
 
+    def part(self, start: int, end: int) -> Document:
+        return Document(self.prompt, self.completions[start:end], self.owners[start:end])
 
-def documents(groups: Sequence[Group], advantages: Sequence[np.ndarray], shape: Shape) -> list[Document]:
-    """Cuts groups that would not fit one row into several documents; each repeats the prompt."""
+
+def documents(
+    groups: Sequence[Group], shape: Shape, chosen: Sequence[int] | None = None, whole: bool = False
+) -> list[Document]:
+    """One document per group, for all groups or the `chosen` ones; completions are numbered over all groups.
+
+    A group that would not fit one row is cut into several documents, each repeating the prompt; with `whole` that is
+    refused (some objectives compare the completions of a group with each other).
+    """
+    ends = np.cumsum([len(g.generation.completions) for g in groups])
     found = []
-    for group, values in zip(groups, advantages):
-        prompt, completions = group.generation.prompt_tokens, group.generation.completions
-        start = 0
-        for end in range(1, len(completions) + 1):
-            more = Document(prompt, completions[start : end + 1], values[start : end + 1])
-            if end == len(completions) or not _fits((), more, shape):
-                found.append(Document(prompt, completions[start:end], values[start:end]))
-                start = end
+    for i in range(len(groups)) if chosen is None else chosen:
+        made = groups[i].generation
+        completions = tuple(c.tokens for c in made.completions)
+        document = Document(made.prompt_tokens, completions, range(ends[i] - len(completions), ends[i]))
+        parts = _cut(document, shape)
+        if whole and len(parts) > 1:
+            raise ValueError(
+                f"A group of {len(completions)} completions and {document.row_tokens} tokens does not fit one row of "
+                f"{shape.row_tokens}, and this objective needs it whole; raise learner.row_tokens."
+            )
+        found += parts
     return found
+
+
+def _cut(document: Document, shape: Shape) -> list[Document]:
+    parts, start, count = [], 0, len(document.completions)
+    for end in range(1, count + 1):
+        if end == count or not _fits((), document.part(start, end + 1), shape):
+            parts.append(document.part(start, end))
+            start = end
+    return parts
 
 
 def arrange(found: Sequence[Document], shape: Shape) -> list[list[Document]]:
@@ -125,30 +145,64 @@ def _fits(row: Sequence[Document], more: Document, shape: Shape) -> bool:
     )
 
 
-def batch(rows: Sequence[Sequence[Document]], shape: Shape, count: int) -> Batch:
-    """Rows to arrays, filled up with empty rows to `count`. Raises ValueError where there are more."""
+def batch(
+    rows: Sequence[Sequence[Document]], shape: Shape, count: int, tables: Mapping[str, np.ndarray] | None = None
+) -> Batch:
+    """Rows to arrays, filled up with empty rows to `count`; `tables` [B] or [B, T] hold values by completion number.
+
+    Raises ValueError where there are more rows than `count`.
+    """
     if len(rows) > count:
         raise ValueError(f"{len(rows)} rows are more than the {count} that this update holds.")
-    out = empty(shape, count)
+    out = _empty(shape, count)
     for r, row in enumerate(rows):
         at = head = slot = 0
         for d, document in enumerate(row):
             size, base = len(document.prompt), d * attention.DOCUMENT
             _write(out, r, at, document.prompt, 0, base + attention.PROMPT)
             last_prompt, at = at + size - 1, at + size
-            for k, (completion, advantage) in enumerate(zip(document.completions, document.advantages)):
-                n = len(completion.tokens)
-                _write(out, r, at, completion.tokens, size, base + attention.FIRST_COMPLETION + k)
+            for k, (tokens, owner) in enumerate(zip(document.completions, document.owners)):
+                n = len(tokens)
+                _write(out, r, at, tokens, size, base + attention.FIRST_COMPLETION + k)
                 out.source[r, head : head + n] = np.arange(at - 1, at - 1 + n)
                 out.source[r, head] = last_prompt
-                out.targets[r, head : head + n] = completion.tokens
+                out.targets[r, head : head + n] = tokens
                 out.place[r, slot, :n] = np.arange(head, head + n)
                 out.mask[r, slot, :n] = 1.0
-                out.advantages[r, slot] = advantage
-                out.truncated[r, slot] = completion.truncated
-                out.sampler_logprobs[r, slot, :n] = completion.logprobs
+                out.owner[r, slot] = owner
                 at, head, slot = at + n, head + n, slot + 1
+    out.values.update({name: _spread(table, out.owner) for name, table in (tables or {}).items()})
     return out
+
+
+def tables(groups: Sequence[Group], tokens: int) -> dict[str, np.ndarray]:
+    """What sampling says of all completions of a step: mask and sampler_logprobs [B, T], truncated and group [B]."""
+    completions = [c for g in groups for c in g.generation.completions]
+    found = {
+        "mask": np.zeros((len(completions), tokens), np.float32),
+        "sampler_logprobs": np.zeros((len(completions), tokens), np.float32),
+        "truncated": np.array([c.truncated for c in completions]),
+        "group": np.repeat(np.arange(len(groups)), [len(g.generation.completions) for g in groups]).astype(np.int32),
+    }
+    for i, completion in enumerate(completions):
+        found["mask"][i, : len(completion.tokens)] = 1.0
+        found["sampler_logprobs"][i, : len(completion.tokens)] = completion.logprobs
+    return found
+
+
+def _spread(table: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """Values by completion number to their places in rows; 0 where no completion stands (-1 for whole numbers)."""
+    table = table.astype(np.float32) if table.dtype == np.float64 else table
+    nothing = np.full((1, *table.shape[1:]), -1 if table.dtype == np.int32 else 0, table.dtype)
+    return np.concatenate([table, nothing])[owner]
+
+
+def collect(made: Batch, values: np.ndarray, count: int) -> np.ndarray:
+    """The inverse of spreading: values [R, n, T] of rows to a table [B, T] of `count` completions."""
+    table = np.zeros((count, values.shape[-1]), values.dtype)
+    there = made.owner >= 0
+    table[made.owner[there]] = values[there]
+    return table
 
 
 def _write(out: Batch, r: int, at: int, tokens: np.ndarray, position: int, segment: int) -> None:
@@ -159,10 +213,9 @@ def _write(out: Batch, r: int, at: int, tokens: np.ndarray, position: int, segme
     out.segments[r, at : at + n] = segment
 
 
-def empty(shape: Shape, count: int) -> Batch:
+def _empty(shape: Shape, count: int) -> Batch:
     """`count` rows of nothing."""
-    row = (count, shape.row_tokens)
-    head = (count, shape.head_tokens)
+    row, head = (count, shape.row_tokens), (count, shape.head_tokens)
     slots = (count, shape.completions)
     tokens = (*slots, shape.completion_tokens)
     return Batch(
@@ -173,17 +226,14 @@ def empty(shape: Shape, count: int) -> Batch:
         targets=np.zeros(head, np.int32),
         place=np.zeros(tokens, np.int32),
         mask=np.zeros(tokens, np.float32),
-        advantages=np.zeros(slots, np.float32),
-        truncated=np.zeros(slots, bool),
-        sampler_logprobs=np.zeros(tokens, np.float32),
-        old_logprobs=np.zeros(tokens, np.float32),
-        ref_logprobs=np.zeros(tokens, np.float32),
+        owner=np.full(slots, -1, np.int32),
+        values={},
     )
 
 
-def mini_batches(groups: Sequence[Group], parts: int) -> list[list[int]]:
-    """Indices of whole groups for each of `parts` updates, as even as can be, in order."""
-    return [part.tolist() for part in np.array_split(np.arange(len(groups)), min(parts, len(groups)))]
+def mini_batches(groups: Sequence[int], parts: int) -> list[list[int]]:
+    """The numbers of whole groups for each of `parts` updates, as even as can be, in order."""
+    return [part.tolist() for part in np.array_split(np.asarray(groups), min(parts, len(groups)))]
 
 
 def padding_share(made: Batch) -> float:

@@ -77,6 +77,37 @@ def exclude(train: Sequence[Problem], evaluation: Sequence[Problem]) -> tuple[li
     return kept, dropped
 
 
+def within(
+    problems: Sequence[Problem],
+    *,
+    length: Callable[[str], int],
+    shorten: Callable[[str, int], str],
+    limit: int,
+    policy: str,
+) -> tuple[list[Problem], int]:
+    """The problems whose prompt is within a limit, and how many were not: these are dropped, truncated or an error.
+
+    `length(text)` counts the tokens of a problem's prompt, `shorten(text, excess)` drops so many from its end.
+    """
+    if policy not in ("drop", "truncate", "error"):
+        raise ValueError(f"data.overlong={policy!r} is not known; there are: drop, truncate, error.")
+    kept, over = [], 0
+    for problem in problems:
+        excess = length(problem.text) - limit
+        if excess > 0:
+            over += 1
+            if policy == "error":
+                raise ValueError(
+                    f"The prompt of problem {problem.id} has {limit + excess} tokens; raise data.prompt_limit={limit} "
+                    "or set data.overlong to drop or truncate."
+                )
+            problem = dataclasses.replace(problem, text=shorten(problem.text, excess))
+            if policy == "drop" or not problem.text or length(problem.text) > limit:
+                continue
+        kept.append(problem)
+    return kept, over
+
+
 def normal(text: str) -> str:
     """Text for comparison: case, white space and punctuation are gone; numbers and operators stay."""
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))|\\[,!;: ]|\\(?:left|right)(?![a-z])", "", text.casefold())

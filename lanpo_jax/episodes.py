@@ -54,6 +54,7 @@ def lanpo(
     attempt_tokens: int = 1024,
     principle_tokens: int = 256,
     principle_age: int = 100,
+    principle_temperature: float | None = None,
     min_pool: int = 32,
     lesson: str = "principle",
 ) -> tuple[list[types.Group], Metrics]:
@@ -62,9 +63,9 @@ def lanpo(
     `modes` are probabilities per group: plain; intra, the model's own earlier attempt to review; inter, a principle of
     a similar problem; leak, intra with the gold answer shown, DISHONEST, for the cautionary experiment. A mode with
     nothing to show becomes plain. `attempt_tokens` and `principle_tokens` bound what is shown and the principles
-    written, `principle_age` is the number of steps after which a principle is written anew, `min_pool` the number of
-    principles before inter starts, and `lesson='raw'` keeps whole solutions instead of principles. Only unguided
-    attempts enter the pool. Changes `pool`.
+    written, at `principle_temperature` (None: the rollouts') and anew after `principle_age` steps; `min_pool` is the
+    number of principles before inter starts, and `lesson='raw'` keeps whole solutions instead of principles. Only
+    unguided attempts enter the pool. Changes `pool`.
     """
     guide.check(modes, lesson)
     plans = guide.plan(
@@ -80,7 +81,7 @@ def lanpo(
     else:
         written = _write_principles(
             solved, step, pool, generate, templates, truncate, fits, purpose,
-            solution_tokens=attempt_tokens, principle_tokens=principle_tokens,
+            solution_tokens=attempt_tokens, principle_tokens=principle_tokens, temperature=principle_temperature,
         )  # fmt: skip
     return groups, {**checks, **_group_metrics(groups, modes), **written, **_pool_metrics(pool)}
 
@@ -159,6 +160,7 @@ def _write_principles(
     *,
     solution_tokens: int,
     principle_tokens: int,
+    temperature: float | None,
 ) -> Metrics:
     """Has the policy summarise solutions, filters what it writes and stores it."""
     asked, sent, cuts = [], [], 0
@@ -166,7 +168,8 @@ def _write_principles(
         messages, cut = distil.request(problem.text, solution.text, templates, truncate, tokens=solution_tokens)
         if fits(messages, principle_tokens):
             asked.append((problem, solution))
-            sent.append(types.Prompt(messages, 1, f"{purpose}/{problem.id}/abstract", principle_tokens))
+            key = f"{purpose}/{problem.id}/abstract"
+            sent.append(types.Prompt(messages, 1, key, principle_tokens, temperature))
             cuts += cut
     answers = [g.completions[0] for g in generate("policy", sent)] if sent else []
     reasons: collections.Counter[str] = collections.Counter()

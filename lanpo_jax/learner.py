@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,11 +18,12 @@ from jax.sharding import Mesh
 
 from lanpo_jax import batching, optimizer, sharding
 from lanpo_jax.models import qwen
+from lanpo_jax.objectives import curvature, pooled, tokens
 from lanpo_jax.objectives import logprobs as logprobs_lib
 from lanpo_jax.objectives import objective as objective_lib
-from lanpo_jax.objectives import pooled, tokens
+from lanpo_jax.types import Group
 
-AUXILIARY = ("entropy", "vocab_mean")  # what a forward pass can hand to an objective beside the log-probabilities
+STATISTICS = ("logprobs", "entropy", "vocab_mean")  # of a token's distribution, from the chunked head
 
 
 class TrainState(NamedTuple):
@@ -32,23 +34,24 @@ class TrainState(NamedTuple):
     updates: jax.Array  # int32 []: optimizer updates made
 
 
-def forward(params: Any, rows: batching.Batch, temperature: jax.Array, config: qwen.ModelConfig, names) -> dict:
-    """Token statistics of every completion in some rows: {"logprobs": [B, T], ..} with B = R·n."""
-    hidden, _ = qwen.Decoder(config).apply({"params": params}, rows.tokens, rows.positions, rows.segments)
-    picked = logprobs_lib.select(hidden, rows.source[:, None])
+def read_out(params: Any, rows: batching.Batch, config: qwen.ModelConfig) -> jax.Array:
+    """The hidden states that predict the completions' tokens, [R·M, D]."""
+    apply = functools.partial(qwen.Decoder(config).apply, {"params": params})
+    hidden, _ = apply(rows.tokens, rows.positions, rows.segments)
+    return logprobs_lib.select(hidden, rows.source[:, None])
+
+
+def by_completion(rows: batching.Batch, values: jax.Array) -> jax.Array:
+    """Values [R·M] of head tokens to where the objective reads them, [B, T] with B = R·n."""
+    values = values.reshape(rows.targets.shape)
+    placed = jnp.take_along_axis(values, rows.place.reshape(len(values), -1), axis=1)
+    return placed.reshape(-1, rows.place.shape[-1])
+
+
+def output_matrix(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The head as the chunked functions of objectives/ take it: its own [D, V], or the embedding [V, D]."""
     tied = "head" not in params
-    matrix = params["embed"] if tied else params["head"]
-    with jax.named_scope("head"):
-        found = logprobs_lib.token_statistics(
-            picked, matrix, rows.targets.reshape(-1), temperature=temperature, names=names, tied=tied
-        )
-
-    def by_completion(values: jax.Array) -> jax.Array:
-        values = values.reshape(rows.targets.shape)
-        placed = jnp.take_along_axis(values, rows.place.reshape(len(values), -1), axis=1)
-        return placed.reshape(-1, rows.place.shape[-1])
-
-    return {name: by_completion(values) for name, values in found.items()}
+    return {"head": params["embed"] if tied else params["head"], "tied": tied}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +65,9 @@ class Learner:
     shape: batching.Shape
     micro_rows: int
     rows: int  # capacity of a batch, a multiple of micro_rows
-    on_policy: bool  # old log-probabilities are this very forward pass: the ratio is exactly 1
+    rate: Callable  # learning rate by update, as in tx: for objectives that look one step ahead
+    b1: float = 0.9
+    b2: float = 0.99
     param_dtype: str = "float32"
 
     def __post_init__(self):
@@ -74,26 +79,49 @@ class Learner:
             )
 
     @functools.cached_property
+    def weights(self) -> Any:
+        """Shapes and shardings of the network's own parameters, as checkpoints have them."""
+        return sharding.shard_abstract(self.mesh, *qwen.abstract(self.config, self.param_dtype))
+
+    @functools.cached_property
     def abstract(self) -> TrainState:
         """Shapes and shardings of the whole train state; nothing is allocated."""
-        shapes, axes = qwen.abstract(self.config, self.param_dtype)
-        params = sharding.shard_abstract(self.mesh, shapes, axes)
-        replicated = sharding.named(self.mesh, ())
+        params, replicated = dict(self.weights), sharding.named(self.mesh, ())
+        if self._has_values:
+            params["value"] = jax.ShapeDtypeStruct((self.config.width,), self.param_dtype, sharding=replicated)
         opt_state = optimizer.abstract_state(self.tx, params, replicated)
         return TrainState(params, opt_state, jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated))
 
+    @functools.cached_property
+    def for_prompts(self) -> Learner:
+        """The same network over rows of one prompt each, read as the completion of its first token."""
+        return dataclasses.replace(
+            self, shape=batching.Shape.plain(1, self.shape.row_tokens - self.shape.completion_tokens)
+        )
+
     def start(self, params: Any) -> TrainState:
-        """A fresh train state around parameters that lie where `abstract` says."""
+        """A fresh train state around parameters that lie where `weights` says; a value head starts at 0."""
+        if self._has_values:
+            zeros = np.zeros(self.config.width, self.param_dtype)
+            params = {**params, "value": sharding.to_device(self.mesh, zeros)}
         where = jax.tree.map(lambda s: s.sharding, self.abstract.opt_state)
         opt_state = jax.jit(self.tx.init, out_shardings=where)(params)
         return TrainState(params, opt_state, sharding.to_device(self.mesh, np.int32(0)))
 
     def random_params(self, seed: int) -> Any:
         """Random parameters, each made where it will live."""
-        where = jax.tree.map(lambda s: s.sharding, self.abstract.params)
+        where = jax.tree.map(lambda s: s.sharding, self.weights)
         make = jax.jit(functools.partial(qwen.init, self.config), out_shardings=where)
         with jax.set_mesh(self.mesh):
             return make(jax.random.key(seed))
+
+    def batch(
+        self, groups: Sequence[Group], tables: Mapping[str, np.ndarray], chosen: Sequence[int] | None = None
+    ) -> batching.Batch:
+        """The rows of some groups of a step, with the values that the objective reads."""
+        whole = "preference" in self.objective.needs
+        found = batching.documents(groups, self.shape, chosen, whole)
+        return batching.batch(batching.arrange(found, self.shape), self.shape, self.rows, tables)
 
     def place(self, batch: batching.Batch) -> tuple[batching.Batch, jax.Array]:
         """A host batch on the mesh, cut into micro-batches [micro, rows, ..], and how many of them hold anything."""
@@ -102,18 +130,33 @@ class Learner:
         cut = jax.tree.map(lambda x: x.reshape(-1, self.micro_rows, *x.shape[1:]), batch)
         return sharding.to_device(self.mesh, cut, None, "batch"), sharding.to_device(self.mesh, np.int32(count))
 
-    def update(self, state: TrainState, batch: batching.Batch, temperature: float) -> tuple[TrainState, dict]:
-        """One optimizer step on a host batch. The old state's buffers are given away. Metrics stay on the device."""
-        placed, count = self.place(batch)
-        with jax.set_mesh(self.mesh):
-            return self._update(state, placed, count, jnp.float32(temperature))
+    def update(
+        self, state: TrainState, batch: batching.Batch, temperature: float, memory: Mapping[str, Any] | None = None
+    ) -> tuple[TrainState, dict]:
+        """One optimizer step on a host batch; `memory` holds the scalars of a stateful method.
 
-    def score(self, params: Any, batch: batching.Batch, temperature: float) -> np.ndarray:
-        """Log-probabilities under some parameters, float32 [R, n, T]; 0 where nothing stands."""
+        The old state's buffers are given away. Metrics stay on the device.
+        """
+        placed, count = self.place(batch)
+        memory = sharding.to_device(self.mesh, {k: np.float32(v) for k, v in (memory or {}).items()})
+        with jax.set_mesh(self.mesh):
+            return self._update(state, placed, count, jnp.float32(temperature), memory)
+
+    def score(
+        self, params: Any, batch: batching.Batch, temperature: float, names: Sequence[str] = ("logprobs",)
+    ) -> dict[str, np.ndarray]:
+        """Statistics of every token under some parameters, each float32 [R, n, T]; 0 where nothing stands.
+
+        Names: logprobs, entropy, vocab_mean, values (of the value head).
+        """
         placed, count = self.place(batch)
         with jax.set_mesh(self.mesh):
-            values = sharding.to_host(self._score(params, placed, count, jnp.float32(temperature)))
-        return values.reshape(batch.mask.shape) * batch.mask
+            found = sharding.to_host(self._score(params, placed, count, jnp.float32(temperature), tuple(names)))
+        return {name: values.reshape(batch.mask.shape) * batch.mask for name, values in found.items()}
+
+    @property
+    def _has_values(self) -> bool:
+        return "values" in self.objective.needs
 
     @functools.cached_property
     def _update(self):
@@ -122,35 +165,47 @@ class Learner:
 
     @functools.cached_property
     def _score(self):
-        return jax.jit(self._evaluate)
+        return jax.jit(self._evaluate, static_argnums=4)
 
-    def _loss(self, params: Any, rows: batching.Batch, temperature: jax.Array):
+    def _statistics(self, params: Any, rows: batching.Batch, hidden: jax.Array, temperature: jax.Array, names) -> dict:
+        """Named token statistics by completion, {name: [B, T]}."""
+        chunk = logprobs_lib.CHUNK * sharding.batch_devices(self.mesh)
+        from_head = tuple(n for n in names if n in STATISTICS)
+        with jax.named_scope("head"):
+            found = logprobs_lib.token_statistics(
+                hidden, targets=rows.targets.reshape(-1), temperature=temperature, names=from_head, chunk=chunk,
+                **output_matrix(params),
+            )  # fmt: skip
+        if "values" in names:
+            found["values"] = hidden.astype(jnp.float32) @ params["value"].astype(jnp.float32)
+        return {name: by_completion(rows, values) for name, values in found.items()}
+
+    def _loss(self, params: Any, rows: batching.Batch, temperature: jax.Array, memory: Any, planned: Any):
+        """Loss sum over some rows, (weight, metrics)."""
         needs = self.objective.needs
-        names = ("logprobs", *(n for n in AUXILIARY if n in needs))
-        found = forward(params, rows, temperature, self.config, names)
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
-        batch = tokens.Batch(
-            mask=flat.mask,
-            advantages=flat.advantages,
-            old_logprobs=None if self.on_policy else flat.old_logprobs,
-            ref_logprobs=flat.ref_logprobs if "ref" in needs else None,
-            sampler_logprobs=flat.sampler_logprobs,
-            truncated=flat.truncated,
-        )
-        values = found.pop("logprobs")
-        total, weight, metrics = objective_lib.loss(self.objective, values, batch, aux=found)
+        hidden = read_out(params, rows, self.config)
+        names = ("logprobs", *(n for n in ("entropy", "vocab_mean", "values") if n in needs))
+        aux = self._statistics(params, rows, hidden, temperature, names)
+        values = aux.pop("logprobs")
+        if planned is not None:
+            terms = curvature.terms(
+                hidden, step=planned, targets=rows.targets.reshape(-1), temperature=temperature, **output_matrix(params)
+            )
+            aux |= {name: by_completion(rows, term) for name, term in terms.items()}
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (rows.mask, rows.values))
+        batch = tokens.Batch(mask=flat[0], **flat[1])
+        total, weight, metrics = objective_lib.loss(self.objective, values, batch, aux=aux, state=memory)
         return total, (weight, metrics)
 
-    def _step(self, state: TrainState, batch: batching.Batch, count: jax.Array, temperature: jax.Array):
+    def _step(self, state: TrainState, batch: batching.Batch, count: jax.Array, temperature: jax.Array, memory: Any):
+        planned = self._planned(state, batch, count, temperature) if "curvature" in self.objective.needs else None
         gradient = jax.value_and_grad(self._loss, has_aux=True)
-        rows = jax.tree.map(lambda x: x[0], batch)
-        (_, (_, metrics)), _ = jax.eval_shape(gradient, state.params, rows, temperature)
+        (_, (_, metrics)), _ = jax.eval_shape(gradient, state.params, _micro(batch, 0), temperature, memory, planned)
         start = (jax.tree.map(jnp.zeros_like, state.params), jnp.zeros(()), jnp.zeros(()), pooled.nothing(metrics))
 
         def add(i: jax.Array, sums):
             grads, total, weight, metrics = sums
-            rows = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), batch)
-            (t, (w, m)), g = gradient(state.params, rows, temperature)
+            (t, (w, m)), g = gradient(state.params, _micro(batch, i), temperature, memory, planned)
             return jax.tree.map(jnp.add, grads, g), total + t, weight + w, pooled.merge(metrics, m)
 
         grads, total, weight, metrics = jax.lax.fori_loop(0, count, add, start)
@@ -159,17 +214,43 @@ class Learner:
         with jax.named_scope("optimizer"):
             changes, opt_state = self.tx.update(grads, state.opt_state, state.params)
             new = TrainState(optimizer.apply_updates(state.params, changes), opt_state, state.updates + 1)
-        # A poisoned update is not taken at all: parameters, moments and counter stay as they were.
-        sound = jnp.isfinite(total) & jnp.isfinite(norm)
+        # An update that is poisoned or empty is not taken at all: parameters, moments and counter stay as they were.
+        sound = jnp.isfinite(total) & jnp.isfinite(norm) & (weight > 0)
         state = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state)
         numbers = {"actor/loss": pooled.ratio(total, weight), "actor/grad_norm": norm, "actor/skipped": 1.0 - sound}
         return state, pooled.finish(metrics) | numbers
 
-    def _evaluate(self, params: Any, batch: batching.Batch, count: jax.Array, temperature: jax.Array) -> jax.Array:
-        def one(i: jax.Array, values: jax.Array) -> jax.Array:
-            rows = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), batch)
-            found = forward(params, rows, temperature, self.config, ("logprobs",))["logprobs"]
-            return jax.lax.dynamic_update_index_in_dim(values, found, i, axis=0)
+    def _planned(self, state: TrainState, batch: batching.Batch, count: jax.Array, temperature: jax.Array) -> jax.Array:
+        """The step that Adam would make on the head for this whole batch (objectives/curvature.py)."""
+        matrix = output_matrix(state.params)
+        name = "embed" if matrix["tied"] else "head"
+        total = jnp.maximum(jnp.sum(batch.mask), 1.0)
 
-        size = batch.mask.shape[1] * batch.mask.shape[2]
-        return jax.lax.fori_loop(0, count, one, jnp.zeros((batch.mask.shape[0], size, batch.mask.shape[3])))
+        def add(i: jax.Array, grads: jax.Array) -> jax.Array:
+            rows = _micro(batch, i)
+            weights = rows.mask * rows.values["advantages"][..., None] / total
+            by_head = jnp.zeros(rows.targets.shape).at[jnp.arange(len(rows.targets))[:, None, None], rows.place]
+            hidden = read_out(state.params, rows, self.config)
+            return grads + curvature.head_gradient(
+                hidden, targets=rows.targets.reshape(-1), weights=by_head.add(weights).reshape(-1),
+                temperature=temperature, **matrix,
+            )  # fmt: skip
+
+        gradient = jax.lax.fori_loop(0, count, add, jnp.zeros_like(matrix["head"]))
+        mu, nu, steps = optimizer.moments(state.opt_state, name)
+        return curvature.planned_step(gradient, mu, nu, steps, rate=self.rate(steps), b1=self.b1, b2=self.b2)
+
+    def _evaluate(self, params: Any, batch: batching.Batch, count: jax.Array, temperature: jax.Array, names) -> dict:
+        def one(i: jax.Array, found: dict) -> dict:
+            rows = _micro(batch, i)
+            new = self._statistics(params, rows, read_out(params, rows, self.config), temperature, names)
+            return {n: jax.lax.dynamic_update_index_in_dim(found[n], new[n], i, axis=0) for n in names}
+
+        micro, rows, slots, length = batch.mask.shape
+        start = {name: jnp.zeros((micro, rows * slots, length)) for name in names}
+        return jax.lax.fori_loop(0, count, one, start)
+
+
+def _micro(batch: batching.Batch, i: jax.Array | int) -> batching.Batch:
+    """The i-th micro-batch."""
+    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), batch)

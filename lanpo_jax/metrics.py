@@ -18,15 +18,14 @@ from lanpo_jax.types import Group
 Numbers = Mapping[str, float | None]
 
 
-def groups(found: Sequence[Group], advantages: Sequence[np.ndarray]) -> dict[str, float | None]:
-    """Rewards, lengths and advantages of a step's groups, under the names users search for."""
+def groups(found: Sequence[Group], advantages: np.ndarray) -> dict[str, float | None]:
+    """Rewards and lengths of a step's groups, and the advantages of those trained on, under their usual names."""
     rewards = np.concatenate([g.grades.rewards for g in found])
     lengths = np.array([len(c.tokens) for g in found for c in g.generation.completions])
     truncated = np.array([c.truncated for g in found for c in g.generation.completions])
     flat = np.array([g.grades.rewards.max() == g.grades.rewards.min() for g in found])
     right = np.array([g.grades.correct.all() for g in found])
     wrong = np.array([not g.grades.correct.any() for g in found])
-    shaped = np.concatenate([np.ravel(a) for a in advantages])
     ended = lengths[~truncated]
     parts = {name for g in found for name in g.grades.parts}
     return {
@@ -40,15 +39,21 @@ def groups(found: Sequence[Group], advantages: Sequence[np.ndarray]) -> dict[str
         "frac_reward_zero_std": float(flat.mean()),
         "frac_reward_zero_std/all_right": float((flat & right).mean()),
         "frac_reward_zero_std/all_wrong": float((flat & wrong).mean()),
-        "advantages/mean": float(shaped.mean()),
-        "advantages/max": float(shaped.max()),
-        "advantages/min": float(shaped.min()),
+        "advantages/mean": float(advantages.mean()),
+        "advantages/max": float(advantages.max()),
+        "advantages/min": float(advantages.min()),
         "response_length/mean": float(lengths.mean()),
         "response_length/max": float(lengths.max()),
         "response_length/min": float(lengths.min()),
         "response_length/terminated_mean": float(ended.mean()) if len(ended) else None,
         "truncated_ratio": float(truncated.mean()),
     }
+
+
+def mean(found: Sequence[Numbers]) -> dict[str, float | None]:
+    """The mean of each metric over several parts of a step, None where no part had data."""
+    values = {k: [m[k] for m in found if m.get(k) is not None] for m in found for k in m}
+    return {k: float(np.mean(v)) if v else None for k, v in values.items()}
 
 
 def generated_tokens(found: Sequence[Group]) -> int:

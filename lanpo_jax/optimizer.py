@@ -49,5 +49,15 @@ def abstract_state(tx: Transformation, params: Any, replicated: jax.sharding.Sha
     )
 
 
+def moments(opt_state: Any, name: str) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Adam's first and second moment of one top-level parameter, and the number of updates made."""
+    adam = next(s for s in jax.tree.leaves(opt_state, is_leaf=_is_adam) if _is_adam(s))
+    return adam.mu[name], adam.nu[name], adam.count
+
+
+def _is_adam(state: Any) -> bool:
+    return isinstance(state, optax.ScaleByAdamState)
+
+
 apply_updates = optax.apply_updates
 global_norm = optax.global_norm

@@ -28,24 +28,21 @@ from lanpo_jax import (
     evaluate,
     families,
     metrics,
+    numerical,
     optimizer,
     sharding,
     spec,
+    warmup,
 )
 from lanpo_jax.experience import pool as pool_lib
 from lanpo_jax.experience import prompts, retrieval
 from lanpo_jax.learner import Learner, TrainState
 from lanpo_jax.models import embedded, qwen, weights
-from lanpo_jax.objectives import groups as groups_lib
 from lanpo_jax.objectives import objective as objective_lib
 from lanpo_jax.rewards import math, reward
 from lanpo_jax.sampling import sampler as sampler_lib
 from lanpo_jax.sampling import tokenizer as tokenizer_lib
-from lanpo_jax.types import Completion, Generation, Grades, Group, Problem
-
-# What of an objective's needs this loop provides; an objective that needs more is refused at the start.
-PROVIDED = {"ref", "sampler", "truncated", "entropy", "lengths", "verdicts", "group", "correction"}
-IMITATION = {"ratio": "none", "surrogate": "likelihood"}  # advantage 1: the mean log-likelihood of demonstrations
+from lanpo_jax.types import Completion, Generation, Grades, Problem
 
 
 def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
@@ -82,9 +79,15 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
         system=c.prompt.system,
         examples=families.examples(c.prompt.examples) if c.prompt.examples else (),
     )
-    fit = functools.partial(_within_limit, tokenizer=tokenizer, templates=templates, limit=c.data.prompt_limit)
-    train, overlong = fit(train, policy=c.data.overlong)
-    held_out = {name: fit(found, policy=c.data.overlong)[0] for name, found in held_out.items()}
+    fit = functools.partial(
+        data.within,
+        length=lambda text: len(tokenizer.render(prompts.plain(text, templates))),
+        shorten=lambda text, excess: tokenizer.decode(tokenizer.encode(text)[:-excess]),
+        limit=c.data.prompt_limit,
+        policy=c.data.overlong,
+    )
+    train, overlong = fit(train)
+    held_out = {name: fit(found)[0] for name, found in held_out.items()}
     if len(train) < 1:
         raise ValueError("No training problem is left; look at data.train, data.eval and data.prompt_limit.")
     tell.say(
@@ -95,7 +98,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
 
     # ---- 3. The parts -----------------------------------------------------------------------------------------
     objective = objective_lib.build(c.objective.to_dict())
-    _check_provided(objective)
+    numerical.check(objective)
     objective_lib.check_sizes(objective, c.rollout.prompts, c.rollout.group)
     grade = reward.grader(dict(zip(c.reward.functions, c.reward.weights)))
     episode = spec.resolve(c.rollout.episode, {"direct": episodes.direct, "lanpo": episodes.lanpo})
@@ -115,20 +118,26 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     latest = checkpoints.latest()
     pool = pool_lib.Pool(c.rollout.pool_size)
     counters = {"samples": 0, "tokens": 0}
+    memory = {k: float(v) for k, v in objective_lib.start_state(objective).items()}
     baseline: dict[str, list[float]] = {}  # per-problem shares of the first evaluation, for the paired comparison
     if latest is not None:
-        saved, side = checkpoints.restore(latest, _saved(learner.abstract, learner.abstract.params, objective))
+        saved, side = checkpoints.restore(latest, _saved(learner.abstract, learner.weights, objective))
         state, reference = saved["train"], saved["reference"]
-        pool, counters, baseline = pool_lib.from_state(side["pool"]), side["counters"], side["baseline"]
+        pool, memory = pool_lib.from_state(side["pool"]), side["memory"]
+        counters, baseline = side["counters"], side["baseline"]
         start = latest
         tell.say(f"Resumed from step {latest} of {workdir}.")
         for line in _changes(side["config"], c.to_dict()):
             tell.say(f"  the configuration changed: {line}")
     else:
-        params = weights.load_params(source, learner.abstract.params) if source else learner.random_params(c.seed)
+        params = weights.load_params(source, learner.weights) if source else learner.random_params(c.seed)
         if c.warmup.steps:
-            params = _imitate(c, learner, params, train, tokenizer, templates, tell)
-        reference = jax.tree.map(jax.numpy.copy, params) if "ref" in objective.needs else {}
+            params = warmup.imitate(
+                _teacher(c, learner), params, train, tokenizer, templates, demonstrated=c.warmup.demonstrations,
+                guided=c.warmup.guided, steps=c.warmup.steps, rows=c.warmup.rows, limit=c.rollout.max_new_tokens,
+                seed=c.seed + 1, say=tell.say,
+            )  # fmt: skip
+        reference = jax.tree.map(jax.numpy.copy, params) if numerical.needs_reference(objective) else {}
         state, start = learner.start(params), 0
         pool.forbid([p.text for found in held_out.values() for p in found])
     writer = metrics.Writer(workdir, latest) if first else metrics.Silent()
@@ -187,35 +196,35 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     if start == 0 and latest is None:
         numbers = assess(0)
         writer.write(0, numbers | timer.read())
-        checkpoints.save(0, _saved(state, reference, objective), _side(pool, counters, baseline, c))
+        checkpoints.save(0, _saved(state, reference, objective), _side(pool, memory, counters, baseline, c))
 
     for step in range(start, c.steps):
         step_began = time.perf_counter()
-        problems = data.batch(train, step, c.rollout.prompts, c.seed)
+        draw = functools.partial(generate, step=step + 1, temperature=c.rollout.temperature, phase="rollout")
         available = {
-            "problems": problems, "step": step, "seed": c.seed, "pool": pool, "grade": timed_grade,
-            "generate": functools.partial(generate, step=step + 1, temperature=c.rollout.temperature, phase="rollout"),
-            "templates": templates, "truncate": truncate, "fits": fits, "retrieve": retrieve, "purpose": "train",
-            "group": c.rollout.group, "max_new_tokens": c.rollout.max_new_tokens,
+            "step": step, "seed": c.seed, "pool": pool, "generate": draw, "grade": timed_grade, "templates": templates,
+            "truncate": truncate, "fits": fits, "retrieve": retrieve, "group": c.rollout.group,
+            "max_new_tokens": c.rollout.max_new_tokens,
         }  # fmt: skip
-        groups, language = episode(**_accepted(episode, available))
-        advantages = _advantages(objective, groups)
-        kept = objective.filter(_rewards(groups))
+        groups, sampled, language = _rollouts(c, objective, train, step, episode, available)
 
         with timer("update"), tell.phase("update"):
-            state, numbers = _update(c, learner, state, reference, objective, groups, advantages, kept)
-        counters["samples"] += c.rollout.prompts * c.rollout.group
-        counters["tokens"] += (spent := metrics.generated_tokens(groups))
+            improved = numerical.improve(
+                learner, state, reference, memory, groups,
+                mini_batches=c.learner.mini_batches, temperature=c.rollout.temperature, seed=c.seed + step,
+            )  # fmt: skip
+        state, memory = improved.state, improved.memory
+        counters["samples"] += sum(len(g.generation.completions) for g in sampled)
+        counters["tokens"] += (spent := metrics.generated_tokens(sampled))
         done = step + 1
-        row = metrics.groups(groups, advantages) | language | numbers
+        row = metrics.groups(sampled, improved.advantages) | language | improved.numbers
         row |= {f"progress/{k}": float(v) for k, v in counters.items()}
         row |= {
             "progress/epoch": done * c.rollout.prompts / len(train),
-            "filter/kept": float(np.mean(kept)),
             "actor/lr": float(rate(done * c.learner.mini_batches - 1)),
         }
         if first:
-            metrics.write_rollouts(workdir, done, groups, advantages, keep=c.log.rollouts)
+            metrics.write_rollouts(workdir, done, groups, improved.advantages, keep=c.log.rollouts)
         seconds = time.perf_counter() - step_began
         eta.spent("step", seconds)
         row |= {"time/step": seconds, "perf/tokens_per_s": spent / seconds}
@@ -231,12 +240,39 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
             row |= assess(done)
         with timer("save"):
             if done == c.steps or (c.checkpoint.every and done % c.checkpoint.every == 0):
-                checkpoints.save(done, _saved(state, reference, objective), _side(pool, counters, baseline, c))
+                checkpoints.save(done, _saved(state, reference, objective), _side(pool, memory, counters, baseline, c))
         writer.write(done, row | timer.read())
 
     checkpoints.close()
     writer.close()
     tell.say(f"Done in {console.clock(time.perf_counter() - began)}; metrics and checkpoints are in {workdir}.")
+
+
+def _rollouts(c, objective, train, step: int, episode: Callable, available: dict[str, Any]):
+    """The groups to train on, all groups sampled for them, and the metrics of language and filter.
+
+    Groups that the objective's filter drops are made up for by further batches of problems, at most `rollout.refills`
+    of them; if those do not suffice, dropped groups fill the step and the update leaves them out.
+    """
+    kept, dropped, told = [], [], []
+    while len(told) <= c.rollout.refills and len(kept) < c.rollout.prompts:
+        draw = step * (1 + c.rollout.refills) + len(told)
+        problems = data.batch(train, draw, c.rollout.prompts, c.seed)
+        more = available | {"problems": problems, "purpose": f"train/{len(told)}"}
+        groups, language = episode(**_accepted(episode, more))
+        keep = numerical.kept(objective, groups)
+        kept += [g for g, good in zip(groups, keep) if good]
+        dropped += [g for g, good in zip(groups, keep) if not good]
+        told.append(language)
+    values = [numerical.outcome(g).max() for g in dropped]
+    best = max((numerical.outcome(g).max() for g in kept + dropped), default=0.0)
+    counts = {
+        "filter/kept": len(kept) / (len(kept) + len(dropped)),
+        "filter/dropped_all_right": float(sum(v >= best for v in values)),
+        "filter/dropped_all_wrong": float(sum(v < best for v in values)),
+        "filter/batches": float(len(told)),
+    }
+    return (kept + dropped)[: c.rollout.prompts], kept + dropped, metrics.mean(told) | counts
 
 
 def _prepare_folder(workdir: pathlib.Path) -> None:
@@ -266,28 +302,6 @@ def _train_tokenizer(lines, path, *, vocab: int, kind: str = "bpe", byte_fallbac
     tokenizer_lib.train_sentencepiece(lines, path, vocab, model_type=kind, byte_fallback=byte_fallback)
 
 
-def _within_limit(problems: Sequence[Problem], *, tokenizer, templates, limit: int, policy: str):
-    """Problems whose plain prompt fits, and how many were dropped or cut: drop | truncate | error."""
-    if policy not in ("drop", "truncate", "error"):
-        raise ValueError(f"data.overlong={policy!r} is not known; there are: drop, truncate, error.")
-    kept, over = [], 0
-    for problem in problems:
-        excess = len(tokenizer.render(prompts.plain(problem.text, templates))) - limit
-        if excess > 0:
-            over += 1
-            if policy == "error":
-                raise ValueError(
-                    f"The prompt of problem {problem.id} has {limit + excess} tokens; raise data.prompt_limit={limit} "
-                    "or set data.overlong to drop or truncate."
-                )
-            ids = tokenizer.encode(problem.text)
-            if policy == "drop" or excess >= len(ids):
-                continue
-            problem = dataclasses.replace(problem, text=tokenizer.decode(ids[: len(ids) - excess]))
-        kept.append(problem)
-    return kept, over
-
-
 def _learner(c, network, mesh, objective, rate, completions: int) -> Learner:
     """The learner whose batches hold `completions` completions per step, in learner.mini_batches parts."""
     devices = sharding.batch_devices(mesh)
@@ -312,18 +326,11 @@ def _learner(c, network, mesh, objective, rate, completions: int) -> Learner:
         shape=shape,
         micro_rows=micro,
         rows=-(-part // micro) * micro,
-        on_policy=c.learner.mini_batches == 1,
+        rate=rate,
+        b1=c.optimizer.b1,
+        b2=c.optimizer.b2,
         param_dtype=c.model.param_dtype,
     )
-
-
-def _check_provided(objective: objective_lib.Objective) -> None:
-    """Refuses what would otherwise be left out silently."""
-    missing = sorted(objective.needs - PROVIDED)
-    missing += ["KL in the reward"] * (objective.reward_kl.func.__name__ != "none")
-    missing += ["state of its own"] * bool(objective_lib.start_state(objective))
-    if missing:
-        raise ValueError(f"This objective needs {', '.join(missing)}, which the loop does not provide yet.")
 
 
 def _accepted(episode: Callable, available: dict[str, Any]) -> dict[str, Any]:
@@ -332,94 +339,23 @@ def _accepted(episode: Callable, available: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in available.items() if k in inspect.signature(episode).parameters and k not in bound}
 
 
-def _rewards(groups: Sequence[Group]) -> groups_lib.Groups:
-    return groups_lib.Groups(
-        rewards=np.stack([g.grades.rewards for g in groups]),
-        lengths=np.array([[len(c.tokens) for c in g.generation.completions] for g in groups]),
-        scored=np.stack([np.isfinite(g.grades.rewards) for g in groups]),
-        correct=np.stack([g.grades.correct for g in groups]),
-    )
-
-
-def _advantages(objective: objective_lib.Objective, groups: Sequence[Group]) -> np.ndarray:
-    return objective_lib.advantages(objective, _rewards(groups))
-
-
-def _update(c, learner: Learner, state: TrainState, reference, objective, groups, advantages, kept):
-    """One optimizer update per mini-batch of whole groups; the metrics of the last one."""
-    members = [i for i in range(len(groups)) if kept[i]]
-    if not members:
-        return state, dict.fromkeys(("actor/loss", "actor/grad_norm"), None) | {"actor/skipped": 1.0}
-    parts = batching.mini_batches([groups[i] for i in members], c.learner.mini_batches)
-    batches = [
-        _batch(learner, [groups[members[i]] for i in part], advantages[[members[i] for i in part]]) for part in parts
-    ]
-    temperature = c.rollout.temperature
-    if not learner.on_policy:  # before the first update changes anything
-        batches = [b._replace(old_logprobs=learner.score(state.params, b, temperature)) for b in batches]
-    if "ref" in objective.needs:
-        batches = [b._replace(ref_logprobs=learner.score(reference, b, temperature)) for b in batches]
-    for batch in batches:
-        state, numbers = learner.update(state, batch, temperature)
-    numbers = {k: float(v) for k, v in sharding.to_host(numbers).items()}
-    return state, numbers | {"perf/padding_share": float(np.mean([batching.padding_share(b) for b in batches]))}
-
-
-def _batch(learner: Learner, groups: Sequence[Group], advantages: np.ndarray) -> batching.Batch:
-    found = batching.documents(groups, advantages, learner.shape)
-    return batching.batch(batching.arrange(found, learner.shape), learner.shape, learner.rows)
-
-
-def _imitate(c, learner: Learner, params, train, tokenizer, templates, tell):
-    """The supervised warm-up: demonstrations as completions of advantage 1, in the same rows by the same learner."""
-    objective = dataclasses.replace(
-        objective_lib.build(c.objective.to_dict() | IMITATION | {"kl": "none", "weights": "none"})
-    )
+def _teacher(c, learner: Learner) -> Learner:
+    """The learner of the supervised warm-up: same rows, its own objective and schedule."""
     rate = optimizer.schedule(rate=c.warmup.rate, warmup=10, decay="cosine", updates=c.warmup.steps, floor=0.1)
-    teacher = dataclasses.replace(
-        _learner(c, learner.config, learner.mesh, objective, rate, c.rollout.prompts * c.rollout.group),
-        rows=-(-c.warmup.rows // learner.micro_rows) * learner.micro_rows,
-        on_policy=True,
-    )
-    texts = demonstrations.write(c.warmup.demonstrations, train)
-    others = dict(zip((p.id for p in train), demonstrations.write(c.warmup.demonstrations, train, draw=1)))
-    shown = dict(zip((p.id for p in train), texts))
-    state = teacher.start(params)
-    for step in range(c.warmup.steps):
-        groups = []
-        for number, problem in enumerate(data.batch(train, step, c.warmup.rows, c.seed + 1)):
-            messages, text = prompts.plain(problem.text, templates), shown[problem.id]
-            if c.warmup.guided:
-                messages, text = demonstrations.under_guidance(number, problem, text, others[problem.id], templates)
-            groups.append(_demonstration(problem, messages, text, tokenizer, c.rollout.max_new_tokens))
-        state, numbers = teacher.update(state, _batch(teacher, groups, np.ones((len(groups), 1))), 1.0)
-        if (step + 1) % 50 == 0 or step + 1 == c.warmup.steps:
-            tell.say(f"warm-up {step + 1}/{c.warmup.steps}  loss {float(numbers['actor/loss']):.3f}")
-    return state.params
-
-
-def _demonstration(problem: Problem, messages: prompts.Messages, text: str, tokenizer, limit: int) -> Group:
-    """A prompt with one given completion, as if it had been sampled."""
-    ids = np.array([*tokenizer.encode(text), tokenizer.eos_ids[0]], np.int32)
-    if len(ids) > limit:
-        raise ValueError(
-            f"The demonstration of {problem.id} has {len(ids)} tokens; raise rollout.max_new_tokens={limit}."
-        )
-    completion = Completion(ids, np.zeros(len(ids), np.float32), text, False)
-    prompt = np.asarray(tokenizer.render(messages), np.int32)
-    grades = Grades(np.ones(1, np.float32), np.ones(1, bool), ("demonstration",), {})
-    return Group(problem, "demonstration", Generation(prompt, "", (completion,)), grades)
+    completions = c.rollout.prompts * c.rollout.group
+    teacher = _learner(c, learner.config, learner.mesh, objective_lib.build(warmup.IMITATION), rate, completions)
+    return dataclasses.replace(teacher, rows=-(-c.warmup.rows // learner.micro_rows) * learner.micro_rows)
 
 
 def _saved(state: TrainState, reference: Any, objective) -> dict[str, Any]:
     """The arrays of a checkpoint; the reference is kept only where the objective has one."""
-    return {"train": state, "reference": reference if "ref" in objective.needs else {}}
+    return {"train": state, "reference": reference if numerical.needs_reference(objective) else {}}
 
 
-def _side(pool: pool_lib.Pool, counters, baseline, c) -> dict[str, Any]:
+def _side(pool: pool_lib.Pool, memory, counters, baseline, c) -> dict[str, Any]:
     """The rest of a checkpoint, as JSON."""
     config = json.loads(json.dumps(c.to_dict(), default=list))
-    return {"pool": pool.state(), "counters": counters, "baseline": baseline, "config": config}
+    return {"pool": pool.state(), "memory": memory, "counters": counters, "baseline": baseline, "config": config}
 
 
 def _changes(before: dict, after: dict, path: str = "config") -> list[str]:

@@ -35,6 +35,7 @@ class Prompt:
     samples: int
     key: str  # identity for randomness, e.g. "train/gsm8k/17/plain": same key, seed and step, same completions
     max_new_tokens: int
+    temperature: float | None = None  # None: that of the rollouts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,9 @@ def group(prompt_length, lengths, seed=0):
 
 
 def make(groups, advantages, shape, count=64):
-    return batching.batch(batching.arrange(batching.documents(groups, advantages, shape), shape), shape, count)
+    tables = batching.tables(groups, shape.completion_tokens) | {"advantages": np.concatenate(advantages)}
+    del tables["mask"]
+    return batching.batch(batching.arrange(batching.documents(groups, shape), shape), shape, count, tables)
 
 
 def read_back(made):
@@ -41,11 +43,11 @@ def read_back(made):
         assert made.positions[r, source].tolist() == list(range(len(prompt) - 1, len(prompt) - 1 + n))
         found.append(
             (
-                float(made.advantages[r, slot]),
+                float(made.values["advantages"][r, slot]),
                 prompt.tolist(),
                 tokens.tolist(),
-                made.sampler_logprobs[r, slot, :n].tolist(),
-                bool(made.truncated[r, slot]),
+                made.values["sampler_logprobs"][r, slot, :n].tolist(),
+                bool(made.values["truncated"][r, slot]),
             )
         )
     return sorted(found)
@@ -90,5 +92,23 @@ def test_what_does_not_fit_is_said():
 
 
 def test_mini_batches_are_whole_groups():
-    assert batching.mini_batches([None] * 7, 3) == [[0, 1, 2], [3, 4], [5, 6]]
-    assert batching.mini_batches([None] * 2, 4) == [[0], [1]]
+    assert batching.mini_batches([0, 1, 2, 4, 5, 6, 7], 3) == [[0, 1, 2], [4, 5], [6, 7]]
+    assert batching.mini_batches([0, 3], 4) == [[0], [3]]
+
+
+def test_tables_come_back_from_rows():
+    groups = [group(9, [5, 2, 7], 1), group(4, [1, 12, 3], 2)]
+    shape = batching.Shape.packed(40, 20, 12)
+    table = np.random.default_rng(0).normal(size=(6, 12)) * batching.tables(groups, 12)["mask"]
+    found = batching.documents(groups, shape, chosen=[1])
+    made = batching.batch(batching.arrange(found, shape), shape, 8, {"x": table, "group": np.arange(6, dtype=np.int32)})
+    back = batching.collect(made, made.values["x"] * made.mask, 6)
+    assert not back[:3].any()
+    np.testing.assert_allclose(back[3:], table[3:], rtol=1e-6)
+    assert sorted(np.unique(made.values["group"])) == [-1, 3, 4, 5]
+
+
+def test_a_group_that_must_stay_whole_is_not_cut():
+    shape = batching.Shape.packed(40, 20, 12)
+    with pytest.raises(ValueError, match=r"3 completions and 50 tokens.*row_tokens"):
+        batching.documents([group(20, [10, 10, 10])], shape, whole=True)

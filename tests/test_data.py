@@ -282,3 +282,19 @@ def test_gym_problems_carry_their_entry():
 def test_every_source_is_bound_by_keywords():
     for name, source in data.SOURCES.items():
         assert spec.options(source), name
+
+
+def test_overlong_problems_are_dropped_cut_or_refused():
+    problems = data.load("addition(digits=6, count=3)")
+
+    def fit(limit, policy):
+        return data.within(problems, length=len, shorten=lambda t, n: t[:-n], limit=limit, policy=policy)
+
+    assert fit(max(len(p.text) for p in problems), "error") == (problems, 0)
+    assert fit(5, "drop") == ([], 3)
+    cut, over = fit(5, "truncate")
+    assert [p.text for p in cut] == [p.text[:5] for p in problems]
+    assert over == 3
+    assert fit(0, "truncate") == ([], 3)
+    with pytest.raises(ValueError, match=r"data\.prompt_limit=5"):
+        fit(5, "error")

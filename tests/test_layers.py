@@ -10,7 +10,7 @@ LAYERS = [
     {"objectives", "models", "sharding", "families"},
     {"batching", "sampling", "checkpoint", "optimizer", "metrics", "sources"},
     {"data", "rewards", "experience", "learner", "console"},
-    {"episodes", "demonstrations"},
+    {"episodes", "demonstrations", "numerical", "warmup"},
     {"evaluate"},
     {"train"},
     {"main"},

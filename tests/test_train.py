@@ -61,7 +61,7 @@ def uninterrupted(tmp_path_factory, mesh):
         step = learner.Learner._step
 
         def counted(self, *args):
-            traces.append(self.on_policy)
+            traces.append(self.objective)
             return step(self, *args)
 
         patch.setattr(learner.Learner, "_step", counted)
@@ -205,30 +205,6 @@ def test_a_model_of_another_size_is_not_resumed(uninterrupted):
     c.model.hf = c.model.hf.replace('"hidden_size": 64', '"hidden_size": 32')
     with pytest.raises(ValueError, match="does not match this configuration"):
         train.run(c, uninterrupted[0])
-
-
-def test_overlong_problems_are_dropped_cut_or_refused():
-    problems = train.data.load("addition(digits=6, count=3)")
-
-    class Words:
-        def render(self, messages):
-            return list(messages[-1]["content"])
-
-        encode = staticmethod(list)
-        decode = staticmethod("".join)
-
-    templates = train.prompts.Templates(style="bare")
-    longest = max(len(p.text) for p in problems)
-    fit = lambda limit, policy: train._within_limit(  # noqa: E731
-        problems, tokenizer=Words(), templates=templates, limit=limit, policy=policy
-    )
-    assert fit(longest, "error") == (problems, 0)
-    assert fit(5, "drop") == ([], 3)
-    cut, over = fit(5, "truncate")
-    assert [len(p.text) for p in cut] == [5, 5, 5]
-    assert over == 3
-    with pytest.raises(ValueError, match=r"data\.prompt_limit=5"):
-        fit(5, "error")
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,18 @@ BLOCK = 256  # the two levels of the inverse CDF: V / BLOCK block sums, then BLO
 def choose(logits: jax.Array, uniform: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Draws from softmax(logits / temperature); temperature 0 is greedy, with log-probabilities at temperature 1.
 
-    logits float32 [B, V], uniform [B] in [0, 1), temperature [] (traced: a new value is no new program) ->
+    logits float32 [B, V], uniform [B] in [0, 1), temperature [B] (traced: a new value is no new program) ->
     tokens int32 [B], log-probabilities float32 [B] of the untruncated distribution.
     """
-    scaled = logits / jnp.where(temperature > 0, temperature, 1.0)
+    scaled = logits / jnp.where(temperature > 0, temperature, 1.0)[:, None]
+    drawn, logprobs = inverse_cdf(scaled, uniform)
 
-    def greedy():
+    def with_greedy():
         best = jnp.argmax(scaled, axis=-1).astype(jnp.int32)
-        return best, jax.nn.log_softmax(scaled)[jnp.arange(len(best)), best]
+        at_best = jax.nn.log_softmax(scaled)[jnp.arange(len(best)), best]
+        return jnp.where(temperature > 0, drawn, best), jnp.where(temperature > 0, logprobs, at_best)
 
-    return jax.lax.cond(temperature > 0, lambda: inverse_cdf(scaled, uniform), greedy)
+    return jax.lax.cond(jnp.all(temperature > 0), lambda: (drawn, logprobs), with_greedy)
 
 
 def inverse_cdf(logits: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:

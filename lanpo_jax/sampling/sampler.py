@@ -41,7 +41,7 @@ def sample(params, common, prompts, lengths, keys, limits, temperature, eos_ids,
 
     common int32 [devices, C]: what all prompts begin with, the same row for each device; prompts int32 [P, S] their
     rests, padded on the right, of lengths [P]; keys uint32 [B, 2]; limits [B] per row, 0 for rows that only fill the
-    batch; eos_ids [E]. Returns tokens int32 [B, T], logprobs float32 [B, T], count int32 [B].
+    batch; temperature [B]; eos_ids [E]. Returns tokens int32 [B, T], logprobs float32 [B, T], count int32 [B].
     """
     rows = prompts.shape[0] * group
     keys = jax.random.wrap_key_data(keys, impl="threefry2x32")
@@ -165,10 +165,12 @@ class Sampler:
         tokens = np.zeros((count, length), np.int32)
         lengths = np.ones(count, np.int32)
         limits = np.zeros((count, group), np.int32)
+        temperatures = np.ones((count, group), np.float32)
         keys = np.zeros((count, group, 2), np.uint32)
         for row, (i, rest) in enumerate(zip(batch, rests)):
             tokens[row, : len(rest)], lengths[row] = rest, len(rest)
             limits[row] = prompts[i].max_new_tokens
+            temperatures[row] = temperature if prompts[i].temperature is None else prompts[i].temperature
             keys[row] = [row_key(seed, step, prompts[i].key, g) for g in range(group)]
         put = functools.partial(sharding.to_device, self.mesh)
         eos = np.asarray(self.tokenizer.eos_ids, np.int32)
@@ -180,7 +182,7 @@ class Sampler:
                 put(lengths, "batch"),
                 put(keys.reshape(-1, 2), "batch", None),
                 put(limits.reshape(-1), "batch"),
-                jnp.float32(temperature),
+                put(temperatures.reshape(-1), "batch"),
                 put(eos),
                 config=self.config,
                 group=group,

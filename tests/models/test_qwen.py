@@ -1,5 +1,6 @@
 """The decoder against transformers' numbers (tests/golden/make_models.py), and against itself in other forms."""
 
+import functools
 import json
 import pathlib
 
@@ -16,15 +17,20 @@ GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
 FORMS = ["qwen2", "qwen2_tied_yarn", "qwen3", "llama_tied", "llama_llama3"]
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def run(config, params, tokens):
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     hidden, _ = qwen.Decoder(config).apply({"params": params}, tokens, positions, jnp.ones_like(tokens))
     return qwen.logits(params, hidden)
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def cross_entropy(params, config, tokens):
     logp = jax.nn.log_softmax(run(config, params, tokens)[:, :-1])
     return -jnp.mean(jnp.take_along_axis(logp, tokens[:, 1:, None], axis=-1))
+
+
+gradient = jax.jit(jax.value_and_grad(cross_entropy), static_argnums=1)
 
 
 def load(folder, mesh, scan_layers=False):
@@ -41,7 +47,7 @@ def test_logits_loss_and_gradients_equal_transformers(form, scan_layers, mesh):
     tokens = jnp.asarray(golden["tokens"])
     with jax.set_mesh(mesh):
         np.testing.assert_allclose(run(config, params, tokens), golden["logits"], atol=1e-4)
-        loss, grads = jax.value_and_grad(cross_entropy)(params, config, tokens)
+        loss, grads = gradient(params, config, tokens)
     assert abs(float(loss) - float(golden["loss"])) < 1e-4
     places = weights.export_names(grads)
     exported = {name: weights.export_tensor(grads, place) for name, place in places.items()}
@@ -80,8 +86,8 @@ def test_causality_by_gradient(form, mesh):
         return hidden[0, 5].sum()
 
     with jax.set_mesh(mesh):
-        gradient = jax.grad(one)(params)["embed"]
-    reached = np.abs(np.asarray(gradient)[1:11]).max(1) > 0
+        by_embedding = jax.jit(jax.grad(one))(params)["embed"]
+    reached = np.abs(np.asarray(by_embedding)[1:11]).max(1) > 0
     assert reached.tolist() == [True] * 6 + [False] * 4
 
 
@@ -93,12 +99,12 @@ def test_scan_and_remat_change_nothing(scan_layers, remat, mesh):
     params = tiny.params(plain, mesh, scale=2.0)
     tokens = jax.random.randint(jax.random.key(0), (2, 9), 0, 97)
     with jax.set_mesh(mesh):
-        loss, grads = jax.value_and_grad(cross_entropy)(params, plain, tokens)
+        loss, grads = gradient(params, plain, tokens)
         if scan_layers:
-            loss2, grads2 = jax.value_and_grad(cross_entropy)(qwen.stack_layers(params), other, tokens)
+            loss2, grads2 = gradient(qwen.stack_layers(params), other, tokens)
             grads2 = qwen.unstack_layers(grads2)
         else:
-            loss2, grads2 = jax.value_and_grad(cross_entropy)(params, other, tokens)
+            loss2, grads2 = gradient(params, other, tokens)
     np.testing.assert_allclose(loss, loss2, rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), grads, grads2)
 
@@ -124,7 +130,7 @@ def test_rows_with_several_documents_equal_each_alone(mesh):
                 alone = run(config, params, jnp.asarray([[*prompt, *completion]]))[0]
                 expected.append((len(tokens) - len(completion), len(tokens), alone[len(prompt) :]))
         row = [jnp.asarray([x + [0] * 4]) for x in (tokens, positions, segments)]
-        hidden, _ = qwen.Decoder(config).apply({"params": params}, *row)
+        hidden, _ = jax.jit(qwen.Decoder(config).apply)({"params": params}, *row)
         together = qwen.logits(params, hidden)[0]
     for start, end, alone in expected:
         np.testing.assert_allclose(together[start:end], alone, atol=2e-5)
@@ -140,11 +146,10 @@ def test_eight_devices_equal_one_and_are_really_sharded(mesh):
     spread = jax.device_put(params, where)
     assert tuple(spread["layers_0"]["q"].sharding.spec) == ("fsdp", "tensor")
     assert spread["layers_0"]["q"].addressable_shards[0].data.shape == (16, 16)
-    step = jax.jit(jax.value_and_grad(cross_entropy), static_argnums=1)
     with jax.set_mesh(mesh):
-        loss, grads = step(params, config, tokens)
+        loss, grads = gradient(params, config, tokens)
     with jax.set_mesh(big):
-        loss2, grads2 = step(spread, config, sharding.to_device(big, np.asarray(tokens), "batch", None))
+        loss2, grads2 = gradient(spread, config, sharding.to_device(big, np.asarray(tokens), "batch", None))
     np.testing.assert_allclose(loss, loss2, rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=1e-5), grads, grads2)
 

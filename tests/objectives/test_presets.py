@@ -150,7 +150,7 @@ def test_selections_of_nothing():
 
 
 def test_unknown_preset_is_refused():
-    with pytest.raises(ValueError, match="'grppo' is no objective; there are: reinforce, rloo, grpo"):
+    with pytest.raises(ValueError, match="algo='grppo' is not known; there are: reinforce, rloo, grpo"):
         presets.preset("grppo", 8)
 
 

@@ -58,8 +58,10 @@ def test_zero_temperature_is_argmax_and_temperature_is_no_recompile():
         traces.append(1)
         return choose.choose(logits, uniform, t)
 
-    assert run(jnp.float32(0.0))[0].tolist() == jnp.argmax(logits, -1).tolist()
-    tokens, logprobs = run(jnp.float32(0.5))
-    expected = jax.nn.log_softmax(logits / 0.5)[jnp.arange(4), tokens]
+    assert run(jnp.zeros(4))[0].tolist() == jnp.argmax(logits, -1).tolist()
+    tokens, logprobs = run(jnp.asarray([0.5, 0.0, 2.0, 0.5]))
+    assert tokens[1] == jnp.argmax(logits[1])
+    scales = jnp.asarray([0.5, 1.0, 2.0, 0.5])[:, None]
+    expected = jax.nn.log_softmax(logits / scales)[jnp.arange(4), tokens]
     np.testing.assert_allclose(logprobs, expected, atol=1e-6)
     assert len(traces) == 1
