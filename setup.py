@@ -2,9 +2,10 @@
 
 import setuptools
 
-# Ranges, not points. Lower ends are the oldest versions the tests ran on; jax and flax move together and
-# break small things at minor releases, so their upper end is the next minor that is not yet tried.
-JAX = "jax>=0.10.2,<0.12"
+# Ranges, not points. jax: 0.10.2 is the newest that installs on Python 3.11, 0.12 the newest at all (Python 3.12 and
+# later); the tests ran on both. jax and flax move together and break small things at minor releases, so their upper
+# end is the next minor, not yet tried. Other lower ends are the oldest releases with what is used here.
+JAX = "jax>=0.10.2,<0.13"
 
 setuptools.setup(
     name="lanpo-jax",
@@ -14,7 +15,7 @@ setuptools.setup(
     python_requires=">=3.11",
     install_requires=[
         JAX,
-        "flax>=0.12.8,<0.14",
+        "flax>=0.12.8,<0.13",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12",
         "numpy>=2.0",

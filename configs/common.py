@@ -107,6 +107,7 @@ def base() -> ConfigDict:
 
     c.log = ConfigDict()
     c.log.samples = 2  # completions printed at an evaluation
+    c.log.entropy = True  # actor/entropy of every update; costs a few percent of it
     c.log.rollouts = 50  # steps whose rollouts are kept as text
     return c
 

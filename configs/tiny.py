@@ -33,28 +33,29 @@ def get_config(text: str = ""):
     c.prompt.style = "bare"
     c.prompt.answer = "number"
     c.prompt.template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %} "
-    c.data.train = ("addition(digits=2, count=4000, seed=1, part='train')",)
+    c.data.train = ("addition(digits=2, count=640, seed=1, part='train')",)
     c.data.eval.addition = "addition(digits=2, count=256, seed=2, part='eval')"
     c.data.prompt_limit = 96
     c.reward.functions = ("lanpo_jax.rewards.math.verify(extract='strict')",)
 
-    c.warmup.steps = 300
+    c.warmup.steps = 600
     c.warmup.demonstrations = "traces(slips=0.45)"
     c.warmup.guided = True
     c.warmup.rows = 64
     c.warmup.rate = 3e-3
 
     modes = {"plain": 0.5, "intra": 0.25, "inter": 0.25}
-    episode = f"lanpo(modes={modes}, min_pool=16, attempt_tokens=48, principle_tokens=24)"
+    episode = f"lanpo(modes={modes}, min_pool=16, attempt_tokens=48, principle_tokens=48)"
     c.rollout.episode = {"lanpo": episode, "none": "direct"}[args["feedback"]]
     c.rollout.prompts, c.rollout.group, c.rollout.rows = 16, 8, 128
     c.rollout.max_new_tokens = 48
     c.objective.update(objectives.preset(args["algo"], 48))
-    c.steps = 60
+    c.steps = 80
     c.optimizer.rate = 3e-4
     c.optimizer.warmup = 10
     c.optimizer.decay = "cosine"
-    c.learner.row_tokens = 512
+    c.learner.row_tokens = 256
+    c.learner.micro_rows = 8
     c.eval.every = 20
     c.eval.samples = 4
     c.checkpoint.every = 20

@@ -66,6 +66,7 @@ class Learner:
     micro_rows: int
     rows: int  # capacity of a batch, a multiple of micro_rows
     rate: Callable  # learning rate by update, as in tx: for objectives that look one step ahead
+    entropy: bool = False  # measured in every update, whether or not the objective needs it
     b1: float = 0.9
     b2: float = 0.99
     param_dtype: str = "float32"
@@ -184,7 +185,8 @@ class Learner:
         """Loss sum over some rows, (weight, metrics)."""
         needs = self.objective.needs
         hidden = read_out(params, rows, self.config)
-        names = ("logprobs", *(n for n in ("entropy", "vocab_mean", "values") if n in needs))
+        wanted = needs | ({"entropy"} if self.entropy else set())
+        names = ("logprobs", *(n for n in ("entropy", "vocab_mean", "values") if n in wanted))
         aux = self._statistics(params, rows, hidden, temperature, names)
         values = aux.pop("logprobs")
         if planned is not None:

@@ -56,11 +56,6 @@ def mean(found: Sequence[Numbers]) -> dict[str, float | None]:
     return {k: float(np.mean(v)) if v else None for k, v in values.items()}
 
 
-def generated_tokens(found: Sequence[Group]) -> int:
-    """Completion tokens of some groups."""
-    return sum(len(c.tokens) for g in found for c in g.generation.completions)
-
-
 class Clock:
     """Seconds spent per named phase since it was last read."""
 

@@ -64,6 +64,12 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
         published, dtype=c.model.dtype, scan_layers=c.model.scan_layers, remat=c.model.remat
     )
 
+    positions, longest = published.get("max_position_embeddings"), c.data.prompt_limit + c.rollout.max_new_tokens
+    if positions and longest > positions:
+        raise ValueError(
+            f"The model knows {positions} positions and data.prompt_limit + rollout.max_new_tokens make {longest}."
+        )
+
     # ---- 2. The problems --------------------------------------------------------------------------------------
     train = data.load(*c.data.train)
     held_out = {name: data.load(text)[: c.eval.limit or None] for name, text in c.data.eval.items()}
@@ -88,8 +94,9 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     )
     train, overlong = fit(train)
     held_out = {name: fit(found)[0] for name, found in held_out.items()}
-    if len(train) < 1:
-        raise ValueError("No training problem is left; look at data.train, data.eval and data.prompt_limit.")
+    for name, found in {"training": train, **held_out}.items():
+        if not found:
+            raise ValueError(f"No {name} problem is left; look at data.train, data.eval and data.prompt_limit.")
     tell.say(
         f"{len(train)} training problems ({len(also_held_out)} dropped that are in an evaluation set, {overlong} over "
         f"{c.data.prompt_limit} tokens); evaluation: "
@@ -153,7 +160,10 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
 
     def generate(role: str, asked, *, step: int, temperature: float, phase: str) -> list[Generation]:
         with timer(phase), tell.phase(phase) as advance:
-            return sampler(state.params, asked, seed=c.seed, step=step, temperature=temperature, progress=advance)
+            made = sampler(state.params, asked, seed=c.seed, step=step, temperature=temperature, progress=advance)
+        if phase == "rollout":  # principles included: methods are compared at equal generated tokens
+            counters["tokens"] += sum(len(found.tokens) for g in made for found in g.completions)
+        return made
 
     def timed_grade(problems: Sequence[Problem], completions: Sequence[Completion]) -> Grades:
         with timer("reward"):
@@ -199,7 +209,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
         checkpoints.save(0, _saved(state, reference, objective), _side(pool, memory, counters, baseline, c))
 
     for step in range(start, c.steps):
-        step_began = time.perf_counter()
+        step_began, tokens_before = time.perf_counter(), counters["tokens"]
         draw = functools.partial(generate, step=step + 1, temperature=c.rollout.temperature, phase="rollout")
         available = {
             "step": step, "seed": c.seed, "pool": pool, "generate": draw, "grade": timed_grade, "templates": templates,
@@ -215,7 +225,6 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
             )  # fmt: skip
         state, memory = improved.state, improved.memory
         counters["samples"] += sum(len(g.generation.completions) for g in sampled)
-        counters["tokens"] += (spent := metrics.generated_tokens(sampled))
         done = step + 1
         row = metrics.groups(sampled, improved.advantages) | language | improved.numbers
         row |= {f"progress/{k}": float(v) for k, v in counters.items()}
@@ -227,7 +236,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
             metrics.write_rollouts(workdir, done, groups, improved.advantages, keep=c.log.rollouts)
         seconds = time.perf_counter() - step_began
         eta.spent("step", seconds)
-        row |= {"time/step": seconds, "perf/tokens_per_s": spent / seconds}
+        row |= {"time/step": seconds, "perf/tokens_per_s": (counters["tokens"] - tokens_before) / seconds}
 
         evals = 1 + ((c.steps - 1) // c.eval.every - done // c.eval.every if c.eval.every else 0)
         tell.say(
@@ -327,6 +336,7 @@ def _learner(c, network, mesh, objective, rate, completions: int) -> Learner:
         micro_rows=micro,
         rows=-(-part // micro) * micro,
         rate=rate,
+        entropy=c.log.entropy,
         b1=c.optimizer.b1,
         b2=c.optimizer.b2,
         param_dtype=c.model.param_dtype,

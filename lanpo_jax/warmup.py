@@ -46,15 +46,15 @@ def imitate(
 
     With `guided` every other demonstration stands under a guided prompt. Raises ValueError for one over `limit` tokens.
     """
-    texts = dict(zip((p.id for p in problems), demonstrations.write(demonstrated, problems)))
-    others = dict(zip((p.id for p in problems), demonstrations.write(demonstrated, problems, draw=1)))
     state = teacher.start(params)
     for step in range(steps):
+        shown = data.batch(problems, step, rows, seed)
+        texts, others = (demonstrations.write(demonstrated, shown, draw=2 * step + i) for i in range(2))
         groups = []
-        for number, problem in enumerate(data.batch(problems, step, rows, seed)):
-            messages, text = prompts.plain(problem.text, templates), texts[problem.id]
+        for number, (problem, text, other) in enumerate(zip(shown, texts, others)):
+            messages = prompts.plain(problem.text, templates)
             if guided:
-                messages, text = demonstrations.under_guidance(number, problem, text, others[problem.id], templates)
+                messages, text = demonstrations.under_guidance(number, problem, text, other, templates)
             groups.append(_demonstration(problem, messages, text, tokenizer, limit))
         tables = batching.tables(groups, teacher.shape.completion_tokens)
         values = {"advantages": np.ones(len(groups)), "sampler_logprobs": tables["sampler_logprobs"]}

@@ -124,6 +124,7 @@ def test_every_step_has_the_same_keys_and_what_users_search_for(uninterrupted):
         "actor/pg_clipfrac",
         "actor/grad_norm",
         "actor/lr",
+        "actor/entropy",
         "mismatch/logp_abs_diff_mean",
         "mismatch/kl",
         "checker/errors",
@@ -189,6 +190,10 @@ def test_several_updates_with_reference_and_filter(tmp_path):
         ({"objective__surrogate": "clip(lo=1)"}, "did you mean 'low'"),
         ({"data__train": ("file(path='missing.jsonl')",)}, "missing.jsonl"),
         ({"data__prompt_limit": 2}, "No training problem is left"),
+        (
+            {"model__hf": tiny.get_config().model.hf.replace("}", ', "max_position_embeddings": 99}')},
+            "knows 99 positions",
+        ),
         ({"data__overlong": "cut"}, "drop, truncate, error"),
         ({"learner__row_tokens": 20}, "row_tokens=20 cannot hold"),
         ({"reward__functions": ("lanpo_jax.rewards.math.verifi",)}, "verifi"),
