@@ -104,6 +104,7 @@ def base() -> ConfigDict:
     c.checkpoint = ConfigDict()
     c.checkpoint.every = 20
     c.checkpoint.keep = 2
+    c.checkpoint.max_hours = 0.0  # save and end after so long; 0: no limit
 
     c.log = ConfigDict()
     c.log.samples = 2  # completions printed at an evaluation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import sys
 
 from absl import app, flags, logging
@@ -30,13 +31,29 @@ def main(argv: list[str]) -> None:
 
     from lanpo_jax import train
 
+    asked = _stop_signals()
     try:
-        train.run(_CONFIG.value, pathlib.Path(_WORKDIR.value))
+        train.run(_CONFIG.value, pathlib.Path(_WORKDIR.value), stop=lambda: bool(asked))
     except (ValueError, FileNotFoundError, RuntimeError) as error:
         if os.environ.get("LANPO_TRACEBACK"):
             raise
         # What is wrong with the input is one sentence; LANPO_TRACEBACK=1 shows where it was noticed.
         raise SystemExit(f"Error: {error}") from None
+
+
+def _stop_signals() -> list[int]:
+    """SIGTERM and the first Ctrl-C let the step end and the run be saved; the list fills when one comes."""
+    asked: list[int] = []
+
+    def note(number: int, frame) -> None:
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+        print("Ending after this step, then saving (Ctrl-C again: at once).", flush=True)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, note)
+    return asked
 
 
 def parse(argv: list[str]) -> list[str]:

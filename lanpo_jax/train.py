@@ -45,8 +45,11 @@ from lanpo_jax.sampling import tokenizer as tokenizer_lib
 from lanpo_jax.types import Completion, Generation, Grades, Problem
 
 
-def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
-    """Trains as the configuration says; resumes by itself when `workdir` holds a checkpoint."""
+def run(config: ml_collections.ConfigDict, workdir: pathlib.Path, stop: Callable[[], bool] = lambda: False) -> None:
+    """Trains as the configuration says; resumes by itself when `workdir` holds a checkpoint.
+
+    `stop` is asked after every step; on True, or after checkpoint.max_hours, the run is saved and ends.
+    """
     c = ml_collections.FrozenConfigDict(config)
     first = jax.process_index() == 0
     tell = console.Console(quiet=not first)
@@ -247,10 +250,15 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
         )
         if done == c.steps or (c.eval.every and done % c.eval.every == 0):
             row |= assess(done)
+        hours = (time.perf_counter() - began) / 3600
+        stopped = stop() or 0 < c.checkpoint.max_hours < hours
         with timer("save"):
-            if done == c.steps or (c.checkpoint.every and done % c.checkpoint.every == 0):
+            if done == c.steps or stopped or (c.checkpoint.every and done % c.checkpoint.every == 0):
                 checkpoints.save(done, _saved(state, reference, objective), _side(pool, memory, counters, baseline, c))
         writer.write(done, row | timer.read())
+        if stopped and done < c.steps:
+            tell.say(f"Stopped after step {done} of {c.steps} and saved; the same command goes on from here.")
+            break
 
     checkpoints.close()
     writer.close()

@@ -1,5 +1,6 @@
 """The loop on a very small run: resumed equals uninterrupted, one program each, all metrics, clear errors."""
 
+import importlib
 import json
 import pathlib
 import subprocess
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from configs import default, tiny
-from lanpo_jax import checkpoint, learner, metrics, train
+from lanpo_jax import checkpoint, learner, metrics, sharding, train
+from lanpo_jax.models import qwen
 from lanpo_jax.sampling import sampler
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -34,7 +36,10 @@ def small(**changes):
 
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch, mesh):
-    monkeypatch.setattr(train.sharding, "make_mesh", lambda **sizes: mesh)
+    """The loop asks for a mesh over all devices; here it gets one device, unless a test names sizes of its own."""
+    real = sharding.make_mesh
+    given = lambda **sizes: real(**sizes) if sizes.get("fsdp") == 8 else mesh  # noqa: E731
+    monkeypatch.setattr(train.sharding, "make_mesh", given)
 
 
 def rows(workdir):
@@ -103,6 +108,22 @@ def test_resumed_equals_uninterrupted(uninterrupted, tmp_path, monkeypatch):
         assert {k: v for k, v in a.items() if k not in timed | cached} == {
             k: v for k, v in b.items() if k not in timed | cached
         }
+
+
+def test_a_stopped_run_is_saved_and_goes_on(uninterrupted, tmp_path, capsys):
+    answers = iter([False, False, True])
+    c = small()
+    c.checkpoint.every = 0
+    train.run(c, tmp_path, stop=lambda: next(answers))
+    assert "Stopped after step 3 of 4 and saved" in capsys.readouterr().out
+    assert final(tmp_path)[1]["counters"]["samples"] == 48
+    train.run(c, tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, final(uninterrupted[0])[0], final(tmp_path)[0])
+
+
+def test_the_time_budget_ends_a_run(tmp_path, capsys):
+    train.run(small(checkpoint__max_hours=1e-9), tmp_path)
+    assert "Stopped after step 1 of 4" in capsys.readouterr().out
 
 
 def test_every_step_has_the_same_keys_and_what_users_search_for(uninterrupted):
@@ -229,6 +250,26 @@ def test_bad_command_line_is_one_sentence(arguments, words):
     assert done.returncode == 1
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+PUBLISHED = {"qwen7b": 7.62, "qwen14b": 14.77, "qwen0_5b": 0.494, "qwen3_0_6b": 0.596, "qwen3_1_7b": 1.72}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes_build_their_abstract_state(name):
+    """Parameters and optimizer moments of the published size, split over eight devices, nothing allocated."""
+    c = importlib.import_module(f"configs.{name}").get_config("")
+    big = sharding.make_mesh(fsdp=8)
+    network = qwen.ModelConfig.from_hf(json.loads(c.model.hf), dtype=c.model.dtype, scan_layers=True, remat="full")
+    objective = train.objective_lib.build(c.objective.to_dict())
+    made = train._learner(c, network, big, objective, lambda step: 1e-6, c.rollout.prompts * c.rollout.group)
+    billions = sum(np.prod(p.shape) for p in jax.tree.leaves(made.abstract.params)) / 1e9
+    assert abs(billions / PUBLISHED[name] - 1) < 0.005
+    leaves = jax.tree.leaves(made.abstract)
+    whole = sum(x.size * x.dtype.itemsize for x in leaves)
+    here = sum(np.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
+    assert 0.99 < whole / (12e9 * billions) < 1.01  # float32 weights and two moments
+    assert here < whole / 7.9  # an eighth of it on each device
 
 
 def test_the_default_is_the_embedded_model():

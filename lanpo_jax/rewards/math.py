@@ -152,7 +152,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("file", help='JSONL with rows {"prediction": ..., "gold": ...}')
     parser.add_argument("--extract", default="bare", choices=extraction.MODES)
     options = parser.parse_args(arguments)
-    with open(options.file, encoding="utf-8", errors="replace") as lines:
+    try:
+        lines = open(options.file, encoding="utf-8", errors="replace")  # noqa: SIM115  # closed by the with below
+    except OSError as error:
+        print(f"{options.file} cannot be read ({error.strerror}).", file=sys.stderr)
+        return 1
+    with lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue

@@ -115,7 +115,7 @@ class Sampler:
     rows: int  # completions decoded together
     prompt_bucket: int = 64  # prompt lengths are rounded up to multiples of it: fewer compiled programs
     token_bucket: int = 16
-    share_from: int = 2048  # a common beginning is computed once if that saves this many tokens
+    share_from: int = 1024  # a common beginning is computed once if that saves this many tokens
 
     def __call__(
         self,

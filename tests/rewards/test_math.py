@@ -86,3 +86,6 @@ def test_command_line(tmp_path):
     path.write_text('{"prediction": "5"}\n')
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "rows.jsonl:1" in done.stderr and "Traceback" not in done.stderr
+    path.unlink()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "rows.jsonl cannot be read" in done.stderr and "Traceback" not in done.stderr
