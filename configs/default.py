@@ -15,7 +15,7 @@ def get_config(text: str = ""):
     args = common.parse(text, ARGUMENTS)
     c = common.base()
     c.model.path = "smollm2-135m-instruct"
-    c.steps = 18
+    c.steps = 16
     c.data.train = ("stories(operation='multiply', digits=1, count=48, seed=1, part='train')",)
     c.data.eval.stories = "stories(operation='multiply', digits=1, count=64, seed=2, part='eval')"
     c.data.prompt_limit = 384
@@ -36,7 +36,7 @@ def get_config(text: str = ""):
     c.optimizer.rate = 4e-6
     c.optimizer.warmup = 2
     c.learner.row_tokens = 448
-    c.eval.every = 9
+    c.eval.every = 8
     c.eval.samples = 4
-    c.checkpoint.every = 9
+    c.checkpoint.every = 8
     return c

@@ -101,6 +101,12 @@ def test_only_sharding_names_a_partition_spec():
     assert not wrong
 
 
+def test_programs_are_compiled_in_few_places():
+    """The update and scoring, the sampler, and the donated write of weights; everything else is inside one of these."""
+    found = {name(p) for p in files() if "jax.jit" in p.read_text()}
+    assert found == {"learner.py", "sampling/sampler.py", "models/weights.py"}
+
+
 def test_nothing_evaluates_text():
     """Model output is untrusted: no eval, exec, parse_expr, sympify or shell anywhere in the package."""
     banned = {"eval", "exec", "parse_expr", "sympify", "system", "popen"}
