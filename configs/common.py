@@ -51,7 +51,7 @@ def base() -> ConfigDict:
     c.rollout.pool_size = 100_000
     c.rollout.prompts = 16
     c.rollout.group = 8
-    c.rollout.refills = 0  # further batches of problems a step may draw for groups that objective.filter drops
+    c.rollout.refills = 3  # further batches of problems a step may draw for groups that objective.filter drops
     c.rollout.max_new_tokens = 512
     c.rollout.temperature = 1.0
     c.rollout.rows = 128  # completions decoded together
@@ -104,6 +104,7 @@ def base() -> ConfigDict:
     c.checkpoint = ConfigDict()
     c.checkpoint.every = 20
     c.checkpoint.keep = 2
+    c.checkpoint.new_problems = False  # True: a run may be resumed with other training problems
     c.checkpoint.max_hours = 0.0  # save and end after so long; 0: no limit
 
     c.log = ConfigDict()
@@ -151,4 +152,7 @@ def qwen(text: str, hf: dict, *, prompts: int = 32, group: int = 16, tokens: int
     c.rollout.prompts, c.rollout.group, c.rollout.max_new_tokens = prompts, group, tokens
     c.rollout.rows = 256
     c.objective.update(objectives.preset(args["algo"], tokens))
+    if args["algo"] == "dapo":  # its soft overlong penalty, over the last fifth of the limit
+        c.reward.functions += (f"lanpo_jax.rewards.shaping.overlong(limit={tokens}, buffer={tokens // 5})",)
+        c.reward.weights += (1.0,)
     return c

@@ -31,6 +31,7 @@ def get_config(text: str = ""):
     c.rollout.episode = {"lanpo": episode, "none": "direct"}[args["feedback"]]
     c.rollout.prompts, c.rollout.group, c.rollout.rows = 8, 8, 64
     c.rollout.max_new_tokens = 48
+    c.rollout.refills = 0
     c.objective.update(objectives.preset(args["algo"], 48))
 
     c.optimizer.rate = 4e-6

@@ -49,6 +49,7 @@ def get_config(text: str = ""):
     c.rollout.episode = {"lanpo": episode, "none": "direct"}[args["feedback"]]
     c.rollout.prompts, c.rollout.group, c.rollout.rows = 16, 8, 128
     c.rollout.max_new_tokens = 48
+    c.rollout.refills = 0
     c.objective.update(objectives.preset(args["algo"], 48))
     c.steps = 80
     c.optimizer.rate = 3e-4

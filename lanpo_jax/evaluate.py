@@ -49,8 +49,10 @@ def score(name: str, groups: Sequence[Group]) -> Score:
 def pass_at(samples: int, right: int, k: int) -> float:
     """Probability that k of the samples, drawn without replacement, hold a right one (arXiv 2107.03374).
 
-    1 - C(n-c, k)/C(n, k), as a product that does not overflow.
+    1 - C(n-c, k)/C(n, k), as a product that does not overflow. Raises ValueError for more than was sampled.
     """
+    if k > samples:
+        raise ValueError(f"pass@{k} of {samples} samples is not defined; raise eval.samples.")
     if samples - right < k:
         return 1.0
     return 1.0 - math.prod(1.0 - k / i for i in range(samples - right + 1, samples + 1))

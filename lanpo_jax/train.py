@@ -127,7 +127,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path, stop: Callable
     checkpoints = checkpoint.Checkpoints(workdir, c.checkpoint.keep)
     latest = checkpoints.latest()
     pool = pool_lib.Pool(c.rollout.pool_size)
-    counters = {"samples": 0, "tokens": 0}
+    counters = {"samples": 0, "tokens": 0, "batches": 0}  # batches of problems drawn: the place in the data
     memory = {k: float(v) for k, v in objective_lib.start_state(objective).items()}
     baseline: dict[str, list[float]] = {}  # per-problem shares of the first evaluation, for the paired comparison
     if latest is not None:
@@ -136,6 +136,11 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path, stop: Callable
         pool, memory = pool_lib.from_state(side["pool"]), side["memory"]
         counters, baseline = side["counters"], side["baseline"]
         start = latest
+        if side["problems"] != data.fingerprint(train) and not c.checkpoint.new_problems:
+            raise ValueError(
+                f"The training problems are not those that {workdir} was made with; use another --workdir, or "
+                "--config.checkpoint.new_problems to go on with these."
+            )
         tell.say(f"Resumed from step {latest} of {workdir}.")
         for line in _changes(side["config"], c.to_dict()):
             tell.say(f"  the configuration changed: {line}")
@@ -209,7 +214,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path, stop: Callable
     if start == 0 and latest is None:
         numbers = assess(0)
         writer.write(0, numbers | timer.read())
-        checkpoints.save(0, _saved(state, reference, objective), _side(pool, memory, counters, baseline, c))
+        checkpoints.save(0, _saved(state, reference, objective), _side(pool, memory, counters, baseline, train, c))
 
     for step in range(start, c.steps):
         step_began, tokens_before = time.perf_counter(), counters["tokens"]
@@ -219,7 +224,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path, stop: Callable
             "truncate": truncate, "fits": fits, "retrieve": retrieve, "group": c.rollout.group,
             "max_new_tokens": c.rollout.max_new_tokens,
         }  # fmt: skip
-        groups, sampled, language = _rollouts(c, objective, train, step, episode, available)
+        groups, sampled, language = _rollouts(c, objective, train, counters, episode, available)
 
         with timer("update"), tell.phase("update"):
             improved = numerical.improve(
@@ -232,7 +237,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path, stop: Callable
         row = metrics.groups(sampled, improved.advantages) | language | improved.numbers
         row |= {f"progress/{k}": float(v) for k, v in counters.items()}
         row |= {
-            "progress/epoch": done * c.rollout.prompts / len(train),
+            "progress/epoch": counters["batches"] * c.rollout.prompts / len(train),
             "actor/lr": float(rate(done * c.learner.mini_batches - 1)),
         }
         if first:
@@ -254,7 +259,9 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path, stop: Callable
         stopped = stop() or 0 < c.checkpoint.max_hours < hours
         with timer("save"):
             if done == c.steps or stopped or (c.checkpoint.every and done % c.checkpoint.every == 0):
-                checkpoints.save(done, _saved(state, reference, objective), _side(pool, memory, counters, baseline, c))
+                checkpoints.save(
+                    done, _saved(state, reference, objective), _side(pool, memory, counters, baseline, train, c)
+                )
         writer.write(done, row | timer.read())
         if stopped and done < c.steps:
             tell.say(f"Stopped after step {done} of {c.steps} and saved; the same command goes on from here.")
@@ -265,7 +272,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path, stop: Callable
     tell.say(f"Done in {console.clock(time.perf_counter() - began)}; metrics and checkpoints are in {workdir}.")
 
 
-def _rollouts(c, objective, train, step: int, episode: Callable, available: dict[str, Any]):
+def _rollouts(c, objective, train, counters: dict[str, int], episode: Callable, available: dict[str, Any]):
     """The groups to train on, all groups sampled for them, and the metrics of language and filter.
 
     Groups that the objective's filter drops are made up for by further batches of problems, at most `rollout.refills`
@@ -273,8 +280,8 @@ def _rollouts(c, objective, train, step: int, episode: Callable, available: dict
     """
     kept, dropped, told = [], [], []
     while len(told) <= c.rollout.refills and len(kept) < c.rollout.prompts:
-        draw = step * (1 + c.rollout.refills) + len(told)
-        problems = data.batch(train, draw, c.rollout.prompts, c.seed)
+        problems = data.batch(train, counters["batches"], c.rollout.prompts, c.seed)
+        counters["batches"] += 1
         more = available | {"problems": problems, "purpose": f"train/{len(told)}"}
         groups, language = episode(**_accepted(episode, more))
         keep = numerical.kept(objective, groups)
@@ -370,10 +377,11 @@ def _saved(state: TrainState, reference: Any, objective) -> dict[str, Any]:
     return {"train": state, "reference": reference if numerical.needs_reference(objective) else {}}
 
 
-def _side(pool: pool_lib.Pool, memory, counters, baseline, c) -> dict[str, Any]:
+def _side(pool: pool_lib.Pool, memory, counters, baseline, train, c) -> dict[str, Any]:
     """The rest of a checkpoint, as JSON."""
     config = json.loads(json.dumps(c.to_dict(), default=list))
-    return {"pool": pool.state(), "memory": memory, "counters": counters, "baseline": baseline, "config": config}
+    rest = {"counters": counters, "baseline": baseline, "problems": data.fingerprint(train), "config": config}
+    return {"pool": pool.state(), "memory": memory} | rest
 
 
 def _changes(before: dict, after: dict, path: str = "config") -> list[str]:

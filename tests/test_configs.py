@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from configs import common
+from configs import common, objectives
 from lanpo_jax import main
+from lanpo_jax.objectives import objective as objective_lib
 
 ROOT = pathlib.Path(__file__).parent.parent
 NAMES = sorted(p.stem for p in (ROOT / "configs").glob("*.py") if p.stem not in (*main.SHARED, "__init__"))
@@ -29,6 +30,14 @@ def test_loads_with_its_command_in_the_docstring(name):
     assert set(leaves(config)) - {k for k in leaves(config) if k.startswith("data.eval")} == set(
         leaves(common.base())
     ) - {"data.eval"}, "configurations may set keys, not add them"
+
+
+def test_every_objective_by_one_word():
+    for algo in objectives.OBJECTIVES:
+        config = common.qwen(f"algo={algo}", {}, tokens=100)
+        assert config.objective.to_dict() == objectives.preset(algo, 100)
+        objective_lib.build(config.objective.to_dict())
+    assert "overlong(limit=100, buffer=20)" in common.qwen("algo=dapo", {}, tokens=100).reward.functions[1]
 
 
 def test_every_key_is_read():

@@ -172,6 +172,17 @@ def test_a_poisoned_update_is_not_taken(mesh):
     jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(after))
 
 
+def test_a_rate_of_zero_changes_nothing(mesh):
+    """Also not the gap between sampler and trainer (mis-03 of the reported faults)."""
+    made = learner(mesh, speed=0.0)
+    before, state, gaps = jax.device_get(start(made, mesh).params), start(made, mesh), set()
+    for _ in range(3):
+        state, numbers = made.update(state, rows(made), 1.0)
+        gaps.add(float(numbers["mismatch/logp_abs_diff_mean"]))
+    assert len(gaps) == 1
+    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(state.params))
+
+
 def test_nothing_to_learn_is_no_change(mesh):
     made = learner(mesh)
     batch = rows(made)

@@ -3,6 +3,7 @@
 import importlib
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -224,6 +225,26 @@ def test_bad_configuration_is_one_sentence(changes, words, tmp_path):
     with pytest.raises((ValueError, FileNotFoundError), match=words) as found:
         train.run(small(**changes), tmp_path)
     assert "\n" not in str(found.value)
+
+
+def test_other_problems_are_refused_unless_allowed(uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted[0], tmp_path / "run")
+    c = small(data__train=("addition(digits=1, count=30, part='train')",))
+    with pytest.raises(ValueError, match="training problems are not those"):
+        train.run(c, tmp_path / "run")
+    c.checkpoint.new_problems = True
+    train.run(c, tmp_path / "run")
+
+
+def test_refills_make_up_for_dropped_groups(tmp_path):
+    c = small(rollout__episode="direct", objective__filter="drop_equal")
+    c.steps, c.rollout.refills = 1, 2
+    train.run(c, tmp_path)
+    row = rows(tmp_path)[1]
+    assert 1 <= row["filter/batches"] <= 3
+    assert row["progress/samples"] == 16 * row["filter/batches"]
+    dropped = row["filter/dropped_all_right"] + row["filter/dropped_all_wrong"]
+    assert row["filter/kept"] * 4 * row["filter/batches"] + dropped == 4 * row["filter/batches"]
 
 
 def test_a_model_of_another_size_is_not_resumed(uninterrupted):
