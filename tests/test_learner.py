@@ -172,6 +172,18 @@ def test_a_poisoned_update_is_not_taken(mesh):
     jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(after))
 
 
+def test_bfloat16_computes_close_to_float32_and_keeps_float32_weights(mesh):
+    config = tiny.config("qwen3")
+    params = tiny.params(config, mesh, scale=2.0)
+    exact, made = learner(mesh, config=config), learner(mesh, config=dataclasses.replace(config, dtype="bfloat16"))
+    batch = rows(made)
+    a, b = (x.score(params, batch, 1.0)["logprobs"] for x in (exact, made))
+    assert 1e-5 < np.abs(a - b).max() < 0.05  # three digits: other than float32, and not by much
+    state, numbers = made.update(made.start(jax.tree.map(jnp.copy, params)), batch, 1.0)
+    assert {x.dtype for x in jax.tree.leaves(state.params)} == {np.dtype("float32")}
+    assert float(numbers["actor/skipped"]) == 0.0
+
+
 def test_a_rate_of_zero_changes_nothing(mesh):
     """Also not the gap between sampler and trainer (mis-03 of the reported faults)."""
     made = learner(mesh, speed=0.0)
