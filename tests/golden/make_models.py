@@ -114,7 +114,7 @@ def next_token_loss(logits, tokens):
     return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
-@torch.no_grad()
+@torch.enable_grad()
 def make_smollm2(gguf):
     model = transformers.AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32, attn_implementation="eager"
@@ -123,21 +123,30 @@ def make_smollm2(gguf):
     messages = [{"role": "user", "content": "Tom has 3 apples and buys 4 more. How many apples does he have?"}]
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     tokens = torch.tensor([tokenizer(text + "Tom has 3 + 4 = 7 apples.")["input_ids"]])
+    model.requires_grad_(True)
+    model.get_input_embeddings().padding_idx = None  # torch drops the padding token's gradient, and that is <|im_end|>
     logits = model(tokens, use_cache=False).logits
     positions = np.array([0, 5, 17, 31, tokens.shape[1] - 9, tokens.shape[1] - 1])
     vocab = np.array([0, 1, 2, 28, 30, 33, 37, 253, 1000, 5000, 20000, 40000, 49151])
     at = logits[0, positions]
     top = at.topk(5)
+    loss = next_token_loss(logits, tokens)
+    loss.backward()
+    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    at, loss = at.detach(), loss.detach()
     np.savez_compressed(
         HERE / "smollm2.npz",
+        grad_names=np.array(list(grads)),
+        grad_norms=np.array([float(g.double().norm()) for g in grads.values()]),
+        grad_corner=grads["model.layers.3.self_attn.q_proj.weight"][:16, :16].numpy(),
         tokens=tokens[0].numpy().astype(np.int32),
         positions=positions.astype(np.int32),
         vocab=vocab.astype(np.int32),
         logits=at[:, vocab].numpy(),
         top_ids=top.indices.numpy().astype(np.int32),
-        top_logits=top.values.numpy(),
-        logsumexp=at.logsumexp(-1).numpy(),
-        loss=next_token_loss(logits, tokens).numpy(),
+        top_logits=top.values.detach().numpy(),
+        logsumexp=at.logsumexp(-1).detach().numpy(),
+        loss=loss.numpy(),
     )
 
 

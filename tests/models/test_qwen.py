@@ -64,8 +64,18 @@ def test_smollm2_equals_transformers(mesh):
         pytest.skip(str(reason))
     golden = np.load(GOLDEN / "smollm2.npz")
     config, params = load(path, mesh)
+    tokens = jnp.asarray(golden["tokens"])[None]
     with jax.set_mesh(mesh):
-        logits = np.asarray(run(config, params, jnp.asarray(golden["tokens"])[None])[0])
+        logits = np.asarray(run(config, params, tokens)[0])
+        loss, grads = gradient(params, config, tokens)
+    assert abs(float(loss) - float(golden["loss"])) < 1e-4
+    places = weights.export_names(grads)
+    assert set(golden["grad_names"]) == set(places)
+    for name, norm in zip(golden["grad_names"], golden["grad_norms"]):
+        made = weights.export_tensor(grads, places[str(name)]).astype(np.float64)  # 28 million squares: not in float32
+        assert abs(np.linalg.norm(made) - norm) < 1e-4 * max(1.0, norm), name
+    corner = weights.export_tensor(grads, places["model.layers.3.self_attn.q_proj.weight"])[:16, :16]
+    np.testing.assert_allclose(corner, golden["grad_corner"], atol=1e-4)
     at = logits[golden["positions"]]
     np.testing.assert_allclose(at[:, golden["vocab"]], golden["logits"], atol=1e-4)
     np.testing.assert_allclose(np.take_along_axis(at, golden["top_ids"], 1), golden["top_logits"], atol=1e-4)
