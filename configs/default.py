@@ -28,7 +28,7 @@ def get_config(text: str = ""):
 
     modes = {"plain": 0.5, "intra": 0.25, "inter": 0.25}
     episode = f"lanpo(modes={modes}, min_pool=8, attempt_tokens=48, principle_tokens=48, principle_temperature=0.6)"
-    c.rollout.episode = {"lanpo": episode, "none": "direct"}[args["feedback"]]
+    c.rollout.episode = common.episode(args["feedback"], c.steps, episode)
     c.rollout.prompts, c.rollout.group, c.rollout.rows = 8, 8, 64
     c.rollout.max_new_tokens = 48
     c.rollout.refills = 0

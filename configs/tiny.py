@@ -44,14 +44,14 @@ def get_config(text: str = ""):
     c.warmup.rows = 64
     c.warmup.rate = 3e-3
 
+    c.steps = 80
     modes = {"plain": 0.5, "intra": 0.25, "inter": 0.25}
     episode = f"lanpo(modes={modes}, min_pool=16, attempt_tokens=48, principle_tokens=48)"
-    c.rollout.episode = {"lanpo": episode, "none": "direct"}[args["feedback"]]
+    c.rollout.episode = common.episode(args["feedback"], c.steps, episode)
     c.rollout.prompts, c.rollout.group, c.rollout.rows = 16, 8, 128
     c.rollout.max_new_tokens = 48
     c.rollout.refills = 0
     c.objective.update(objectives.preset(args["algo"], 48))
-    c.steps = 80
     c.optimizer.rate = 3e-4
     c.optimizer.warmup = 10
     c.optimizer.decay = "cosine"

@@ -60,8 +60,11 @@ class Shape:
                 f"rollout.max_new_tokens={max_new_tokens}; raise the first or lower the others."
             )
         # The head costs as much as several layers: most rows hold a fifth or more of prompt, which never meets it.
-        head_tokens = max(int(row_tokens * 0.8) // 8 * 8, max_new_tokens)
-        return cls(row_tokens, head_tokens, max(1, row_tokens // 8), max_new_tokens)
+        head_tokens = max(int(row_tokens * 0.8) // 8 * 8, row_tokens - prompt_limit, max_new_tokens)
+        # Every place for a completion costs max_new_tokens entries in what the objective reads: as many as there are
+        # where completions have an average length of 1/16 of the limit.
+        completions = max(1, min(row_tokens // 8, 16 * row_tokens // max_new_tokens))
+        return cls(row_tokens, head_tokens, completions, max_new_tokens)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +98,8 @@ def documents(
     ends = np.cumsum([len(g.generation.completions) for g in groups])
     found = []
     for i in range(len(groups)) if chosen is None else chosen:
-        made = groups[i].generation
-        completions = tuple(c.tokens for c in made.completions)
-        document = Document(made.prompt_tokens, completions, range(ends[i] - len(completions), ends[i]))
+        completions = tuple(c.tokens for c in groups[i].generation.completions)
+        document = Document(groups[i].trained_prompt, completions, range(ends[i] - len(completions), ends[i]))
         parts = _cut(document, shape)
         if whole and len(parts) > 1:
             raise ValueError(
@@ -176,13 +178,15 @@ def batch(
 
 
 def tables(groups: Sequence[Group], tokens: int) -> dict[str, np.ndarray]:
-    """What sampling says of all completions of a step: mask and sampler_logprobs [B, T], truncated and group [B]."""
+    """What is known of all completions of a step: mask, sampler_logprobs [B, T], truncated, off_policy, group [B]."""
     completions = [c for g in groups for c in g.generation.completions]
+    sizes = [len(g.generation.completions) for g in groups]
     found = {
         "mask": np.zeros((len(completions), tokens), np.float32),
         "sampler_logprobs": np.zeros((len(completions), tokens), np.float32),
         "truncated": np.array([c.truncated for c in completions]),
-        "group": np.repeat(np.arange(len(groups)), [len(g.generation.completions) for g in groups]).astype(np.int32),
+        "off_policy": np.repeat([g.off_policy for g in groups], sizes).astype(bool),
+        "group": np.repeat(np.arange(len(groups)), sizes).astype(np.int32),
     }
     for i, completion in enumerate(completions):
         found["mask"][i, : len(completion.tokens)] = 1.0
@@ -231,9 +235,53 @@ def _empty(shape: Shape, count: int) -> Batch:
     )
 
 
-def mini_batches(groups: Sequence[int], parts: int) -> list[list[int]]:
-    """The numbers of whole groups for each of `parts` updates, as even as can be, in order."""
-    return [part.tolist() for part in np.array_split(np.asarray(groups), min(parts, len(groups)))]
+def families(groups: Sequence[Group]) -> list[list[int]]:
+    """The numbers of the groups of each family, in order of their first."""
+    found: dict[str | int, list[int]] = {}
+    for i, group in enumerate(groups):
+        found.setdefault(group.family or i, []).append(i)
+    return list(found.values())
+
+
+def mini_batches(found: Sequence[Sequence[int]], parts: int) -> list[list[int]]:
+    """The numbers of the groups of whole families for each of `parts` updates, as even as can be, in order."""
+    cut = np.array_split(np.arange(len(found)), min(parts, len(found)))
+    return [[i for number in part for i in found[number]] for part in cut]
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """A step's completions in a matrix [P, G] whose rows share statistics: a family each, or a group not shared.
+
+    G is the size of the largest family; where fewer stand in a row, places are missing.
+    """
+
+    index: np.ndarray  # int [P, G]: number of the completion in its step, -1 where none stands
+    rows: np.ndarray  # int [groups]: row of each group
+
+    @classmethod
+    def of(cls, groups: Sequence[Group]) -> Placement:
+        ends = np.cumsum([len(g.generation.completions) for g in groups])
+        members = [range(end - len(g.generation.completions), end) for g, end in zip(groups, ends, strict=True)]
+        made, rows = [], np.zeros(len(groups), int)
+        for family in families(groups):
+            together = [i for i in family if groups[i].shared]
+            for part in ([together] if together else []) + [[i] for i in family if not groups[i].shared]:
+                rows[part] = len(made)
+                made.append([k for i in part for k in members[i]])
+        width = max((sum(len(members[i]) for i in family) for family in families(groups)), default=0)
+        return cls(np.array([row + [-1] * (width - len(row)) for row in made], int).reshape(-1, width), rows)
+
+    def gather(self, table: np.ndarray, missing: float = 0) -> np.ndarray:
+        """[B, ..] by completion number -> [P, G, ..], with `missing` where none stands."""
+        return np.concatenate([table, np.full((1, *table.shape[1:]), missing, table.dtype)])[self.index]
+
+    def scatter(self, matrix: np.ndarray) -> np.ndarray:
+        """The inverse of `gather`: [P, G, ..] -> [B, ..]."""
+        there = self.index >= 0
+        table = np.zeros((int(there.sum()), *matrix.shape[2:]), matrix.dtype)
+        table[self.index[there]] = matrix[there]
+        return table
 
 
 def padding_share(made: Batch) -> float:

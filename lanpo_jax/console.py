@@ -40,6 +40,14 @@ class Console:
             task = bar.add_task(name, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Rows of text under column heads, the first column to the left, the others to the right."""
+        lines = [list(columns), *map(list, rows)]
+        widths = [max(map(len, cells)) for cells in zip(*lines)]
+        for head, *cells in lines:
+            cells = [cell.rjust(width) for cell, width in zip(cells, widths[1:])]
+            self.say("  ".join([head.ljust(widths[0]), *cells]).rstrip())
+
     def samples(self, title: str, groups: Sequence[Group], count: int) -> None:
         """A few completions, the first of each group, with verdict and gold answer."""
         for group in groups[:count]:

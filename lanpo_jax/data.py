@@ -22,6 +22,7 @@ SOURCES: dict[str, Callable[..., list[Problem]]] = {
     "gym": sources.gym,
     "stories": families.stories,
     "addition": families.addition,
+    "rules": families.rules,
 }
 
 

@@ -2,12 +2,13 @@
 
 An episode takes problems and what it needs of the world (a `generate`, a `grade`, a pool) and returns graded groups
 with metrics. Its keyword-only parameters are the options of a config string: `lanpo(group=8, min_pool=64)`. An
-episode of several roles adds turns by calling `_roll` again and marks its groups with the role.
+episode of several roles adds turns by calling `roll` again and marks its groups with the role.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -32,7 +33,7 @@ def direct(
     max_new_tokens: int = 512,
 ) -> tuple[list[types.Group], Metrics]:
     """One turn without guidance: plain GRPO, and every zero-shot evaluation (with `purpose` naming the set)."""
-    return _roll(guide.plain(problems, templates, purpose, group=group, max_new_tokens=max_new_tokens), generate, grade)
+    return roll(guide.plain(problems, templates, purpose, group=group, max_new_tokens=max_new_tokens), generate, grade)
 
 
 def lanpo(
@@ -47,6 +48,7 @@ def lanpo(
     fits: guide.Fits,
     retrieve: retrieval.Retrieve = retrieval.tfidf,
     purpose: str = "train",
+    render: prompts.Render | None = None,
     *,
     modes: Mapping[str, float] = MODES,
     group: int = 8,
@@ -57,23 +59,37 @@ def lanpo(
     principle_temperature: float | None = None,
     min_pool: int = 32,
     lesson: str = "principle",
+    mix_level: str = "group",
+    advantage_scope: str = "shared",
+    strip_guidance: bool = False,
+    strip_ratio: bool = True,
 ) -> tuple[list[types.Group], Metrics]:
     """LANPO (arXiv 2510.16552): rollouts with and without language from the pool, then the pool learns from them.
 
     `modes` are probabilities per group: plain; intra, the model's own earlier attempt to review; inter, a principle of
     a similar problem; leak, intra with the gold answer shown, DISHONEST, for the cautionary experiment. A mode with
-    nothing to show becomes plain. `attempt_tokens` and `principle_tokens` bound what is shown and the principles
-    written, at `principle_temperature` (None: the rollouts') and anew after `principle_age` steps; `min_pool` is the
-    number of principles before inter starts, and `lesson='raw'` keeps whole solutions instead of principles. Only
-    unguided attempts enter the pool. Changes `pool`.
+    nothing to show becomes plain. With `mix_level='rollout'` each of a problem's rollouts draws its own mode, and the
+    advantage is taken over all of them (`advantage_scope='shared'`) or among those of one prompt ('per_mode': a lone
+    rollout has no baseline, its advantage is 0, and it is counted in lanpo/alone). `attempt_tokens` and
+    `principle_tokens` bound what is shown and the principles written, at `principle_temperature` (None: the rollouts')
+    and anew after `principle_age` steps; `min_pool` is the number of principles before inter starts, and `lesson='raw'`
+    keeps whole solutions instead of principles. `strip_guidance` trains guided rollouts under the bare prompt
+    instead of the one that they saw: off-policy, with importance weights pi(y|bare)/pi(y|guided), or with
+    `strip_ratio=False` as if the policy had written them unguided, which is biased and pulls harder (context
+    distillation, arXiv 2209.15189, of the rollouts that the verifier prefers). Only unguided attempts enter the pool.
+    Changes `pool`.
     """
-    guide.check(modes, lesson)
+    guide.check(modes, lesson, mix_level, advantage_scope)
+    if strip_guidance and render is None:
+        raise ValueError(
+            "strip_guidance trains under other prompts than were sampled from; give `render` to make them."
+        )
     plans = guide.plan(
         problems, step, seed, pool, templates, truncate, fits, retrieve, purpose, modes=modes, group=group,
         max_new_tokens=max_new_tokens, attempt_tokens=attempt_tokens, principle_tokens=principle_tokens,
-        min_pool=min_pool, lesson=lesson,
+        min_pool=min_pool, lesson=lesson, mix_level=mix_level, advantage_scope=advantage_scope,
     )  # fmt: skip
-    groups, checks = _roll(plans, generate, grade)
+    groups, checks = roll(plans, generate, grade)
     _remember(groups, step, pool)
     solved = _teachable(groups, step, pool, principle_age)
     if lesson == "raw":
@@ -83,10 +99,11 @@ def lanpo(
             solved, step, pool, generate, templates, truncate, fits, purpose,
             solution_tokens=attempt_tokens, principle_tokens=principle_tokens, temperature=principle_temperature,
         )  # fmt: skip
-    return groups, {**checks, **_group_metrics(groups, modes), **written, **_pool_metrics(pool)}
+    numbers = {**checks, **_group_metrics(groups, modes), **written, **_pool_metrics(pool)}
+    return [_stripped(g, render, strip_ratio) for g in groups] if strip_guidance else groups, numbers
 
 
-def _roll(
+def roll(
     plans: Sequence[guide.Plan], generate: types.Generate, grade: types.Grade, role: str = "policy"
 ) -> tuple[list[types.Group], Metrics]:
     """Samples all plans in one call, grades all completions in one call; metrics are the grader's counters."""
@@ -100,10 +117,18 @@ def _roll(
     owners = [p.problem for p, n in zip(plans, sizes, strict=True) for _ in range(n)]
     grades = grade(owners, completions)
     groups = [
-        types.Group(p.problem, p.mode, g, part, role, p.info)
+        types.Group(p.problem, p.mode, g, part, role, p.info, p.family, p.shared)
         for p, g, part in zip(plans, generations, _split(grades, sizes), strict=True)
     ]
     return groups, {f"checker/{name}": float(value) for name, value in grades.counters.items()}
+
+
+def _stripped(group: types.Group, render: prompts.Render, off_policy: bool) -> types.Group:
+    """A guided group to be trained under the bare prompt, with ratio pi(y|bare)/pi(y|guided) if off-policy, else 1."""
+    if group.mode == "plain":
+        return group
+    bare = np.asarray(render(group.info["bare"]), np.int32)
+    return dataclasses.replace(group, prompt=bare, off_policy=off_policy)
 
 
 def _split(grades: types.Grades, sizes: Sequence[int]) -> list[types.Grades]:
@@ -212,17 +237,22 @@ def _principle_metrics(stored: Sequence[int], reasons: Mapping[str, int], cuts: 
 def _group_metrics(groups: Sequence[types.Group], modes: Mapping[str, float]) -> Metrics:
     """Shares, rewards and guidance statistics by mode; the keys depend on the configured modes alone."""
     metrics: Metrics = {}
+    rollouts = [len(g.generation.completions) for g in groups]
     for mode in sorted({*MODES, *modes}):
         own = [g for g in groups if g.mode == mode]
-        metrics[f"lanpo/share_{mode}"] = _mean([g.mode == mode for g in groups])
+        count = sum(n for g, n in zip(groups, rollouts, strict=True) if g.mode == mode)
+        metrics[f"lanpo/share_{mode}"] = _ratio(count, sum(rollouts))
         metrics[f"lanpo/reward_{mode}"] = _mean([r for g in own for r in g.grades.rewards])
         metrics[f"lanpo/correct_{mode}"] = _mean([c for g in own for c in g.grades.correct])
-    reasons = collections.Counter(g.info.get("fallback") for g in groups)
-    metrics["lanpo/fallback"] = _mean(["fallback" in g.info for g in groups])
+    reasons = collections.Counter(name for g in groups for name in g.info.get("fallback", "").split(", "))
+    metrics["lanpo/fallback"] = _ratio(sum(g.info.get("fell_back", 0) for g in groups), sum(rollouts))
     metrics |= {f"lanpo/fallback_{name}": float(reasons[name]) for name in guide.FALLBACKS}
     metrics["lanpo/retrieval_similarity"] = _mean([g.info["similarity"] for g in groups if "similarity" in g.info])
+    judged = [value for g in groups for value in g.info.get("judged", ())]
+    metrics |= {"lanpo/judged": float(len(judged)), "lanpo/judge_yes": _mean(judged)}
     metrics["lanpo/cut_principles"] = float(sum(g.info.get("cut", 0) for g in groups if g.mode == "inter"))
     metrics["lanpo/cut_attempts"] = float(sum(g.info.get("cut", 0) for g in groups if g.mode != "inter"))
+    metrics["lanpo/alone"] = float(sum(not g.shared and n == 1 for g, n in zip(groups, rollouts, strict=True)))
     metrics["lanpo/tokens_rollouts"] = float(sum(len(c.tokens) for g in groups for c in g.generation.completions))
     return metrics
 
@@ -234,6 +264,10 @@ def _pool_metrics(pool: pool_lib.Pool) -> Metrics:
         "lanpo/pool_evicted": float(pool.evicted),
         "lanpo/pool_refused": float(pool.refused),
     }
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

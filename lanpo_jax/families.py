@@ -1,10 +1,11 @@
-"""Generated problems: short arithmetic stories in words, and plain additions with the carries written out.
+"""Generated problems: arithmetic stories in words, plain additions with their carries, and hidden rules to find out.
 
 Everything is a function of the options and the seed; gold answers are integers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 
@@ -83,19 +84,22 @@ def stories(
     people = [(n, "He") for n in HE.split()[PARTS[part]]] + [(n, "She") for n in SHE.split()[PARTS[part]]]
     things = THINGS.split()[PARTS[part]]
     name = f"stories/{operation}{digits}/{part}/{seed}"
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, str]] = {}  # text -> answer, solution
     for _ in range(20 * count + 100):
         if len(found) == count:
             break
         which = int(rng.integers(len(TEMPLATES[operation])))
         numbers = _numbers(rng, operation, digits, which)
         text = _story(operation, which, people[rng.integers(len(people))], things[rng.integers(len(things))], numbers)
-        found[text] = str(_result(operation, which, numbers))
+        found[text] = str(_result(operation, which, numbers)), _solution(operation, which, numbers)
     if len(found) < count:
         raise ValueError(
             f"stories(operation={operation!r}, digits={digits}) has no {count} different problems; ask for fewer."
         )
-    return [Problem(f"{name}/{i}", text, answer, name) for i, (text, answer) in enumerate(found.items())]
+    return [
+        Problem(f"{name}/{i}", text, answer, name, {"solution": solution})
+        for i, (text, (answer, solution)) in enumerate(found.items())
+    ]
 
 
 def addition(*, digits: int = 2, count: int = 1000, seed: int = 0, part: str = "all") -> list[Problem]:
@@ -122,7 +126,7 @@ def addition(*, digits: int = 2, count: int = 1000, seed: int = 0, part: str = "
         misses = 0
         pairs[a, b] = None
         result.append(Problem(f"{name}/{len(result)}", f"{a}+{b}=?", str(a + b), name))
-    return result
+    return [dataclasses.replace(p, extra={"solution": trace(p)}) for p in result]
 
 
 def trace(problem: Problem, *, slips: float = 0.0, seed: int = 0) -> str:
@@ -146,6 +150,49 @@ def trace(problem: Problem, *, slips: float = 0.0, seed: int = 0) -> str:
         figures = str(total % 10) + figures
         steps.append(f"{step}={total}" + (" carry 1" if carry and column < width - 1 else ""))
     return f"{', '.join(steps)}, answer is {int(f'{carry}{figures}')}"
+
+
+def rules(*, operators: int = 24, count: int = 1000, seed: int = 0, part: str = "all") -> list[Problem]:
+    """Problems such as "mab of 4 and 7?" whose operator has a secret that no text tells: here, to add 3 to the sum.
+
+    A lesson drawn from one solved problem ("the mab adds 3") solves all others of its operator; without one there is
+    nothing to do but guess, right once in ten. The secrets depend on the names alone, so sets of any seed share them.
+    `part` "train" and "eval" divide the (operator, numbers), one in five for "eval". Raises ValueError where there are
+    fewer problems than `count`.
+    """
+    names = rule_names(operators)
+    found = [(n, a, b) for n in names for a in range(1, 10) for b in range(1, 10)]
+    if part not in PARTS:
+        raise ValueError(f"rules(part={part!r}) is none; parts are {', '.join(PARTS)}.")
+    found = [f for f in found if part == "all" or (_number(f"{f}") % 5 == 0) == (part == "eval")]
+    if count > len(found):
+        raise ValueError(f"rules(operators={operators}, part={part!r}) has {len(found)} problems; ask for fewer.")
+    chosen = np.random.default_rng((seed, 7)).permutation(len(found))[:count]
+    title = f"rules{operators}/{part}/{seed}"
+    return [
+        Problem(f"{title}/{i}", f"{n} of {a} and {b}?", str(a + b + secret(n)), title)
+        for i, (n, a, b) in enumerate(found[k] for k in chosen)
+    ]
+
+
+def rule_names(count: int) -> list[str]:
+    """The first `count` operators of `rules`, three letters each. Raises ValueError for more than there are."""
+    names = [a + b + c for a in "bdfgklmnprstvz" for b in "aeiou" for c in "bdgklmnprstxz"]
+    if not 1 <= count <= len(names):
+        raise ValueError(f"rules(operators={count}) is none; there are 1 to {len(names)}.")
+    return sorted(names, key=_number)[:count]
+
+
+def secret(operator: str) -> int:
+    """What an operator of `rules` adds to the sum, 0 to 9."""
+    return _number(f"secret of {operator}") % 10
+
+
+def rule_trace(problem: Problem, shift: int) -> str:
+    """A worked solution of a `rules` problem that takes the secret to be `shift`."""
+    name, _, a, _, b = problem.text.rstrip("?").split()
+    total = int(a) + int(b)
+    return f"{name} adds {shift}, {a}+{b}={total}, {total}+{shift}={total + shift}, answer is {total + shift}"
 
 
 def examples(family: str) -> tuple[tuple[str, str], ...]:
@@ -226,6 +273,11 @@ def _example(operation: str, digits: int, index: int) -> tuple[str, str]:
     if operation == "mixed":
         numbers = (a, index + 2 if which == 0 else b, index + 1)
     text = _story(operation, which, EXAMPLE_PEOPLE[index], EXAMPLE_THINGS[index], numbers)
+    return text, _solution(operation, which, numbers)
+
+
+def _solution(operation: str, which: int, numbers: Sequence[int]) -> str:
+    """The calculation in one line."""
     result = _result(operation, which, numbers)
     if operation == "mixed":
         first, second = MIXED_SIGNS[which]
@@ -233,8 +285,8 @@ def _example(operation: str, digits: int, index: int) -> tuple[str, str]:
         work = f"{numbers[0]} {first} {numbers[1]} = {between}, and {between} {second} {numbers[2]} = {result}"
     else:
         sign = {"add": "+", "subtract": "-", "multiply": "*"}[operation]
-        work = f"{a} {sign} {b} = {result}"
-    return text, f"We calculate {work}. The answer is {result}."
+        work = f"{numbers[0]} {sign} {numbers[1]} = {result}"
+    return f"We calculate {work}. The answer is {result}."
 
 
 def _held_out(a: int, b: int) -> bool:

@@ -17,26 +17,27 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lanpo_jax import batching, optimizer, sharding
+from lanpo_jax.models import lora as lora_lib
 from lanpo_jax.models import qwen
 from lanpo_jax.objectives import curvature, pooled, tokens
 from lanpo_jax.objectives import logprobs as logprobs_lib
 from lanpo_jax.objectives import objective as objective_lib
 from lanpo_jax.types import Group
 
-STATISTICS = ("logprobs", "entropy", "vocab_mean")  # of a token's distribution, from the chunked head
-
 
 class TrainState(NamedTuple):
-    """Everything that an update changes."""
+    """Everything that an update changes, and what it reads beside."""
 
-    params: Any
+    params: Any  # what is trained: the network's parameters, or its adapters
     opt_state: Any
     updates: jax.Array  # int32 []: optimizer updates made
+    frozen: Any = ()  # the network's parameters where adapters are trained
 
 
-def read_out(params: Any, rows: batching.Batch, config: qwen.ModelConfig) -> jax.Array:
+def read_out(params: Any, rows: batching.Batch, config: qwen.ModelConfig, adapters: Any = None) -> jax.Array:
     """The hidden states that predict the completions' tokens, [R·M, D]."""
-    apply = functools.partial(qwen.Decoder(config).apply, {"params": params})
+    variables = {"params": params} if adapters is None else {"params": params, "lora": adapters}
+    apply = functools.partial(qwen.Decoder(config).apply, variables)
     hidden, _ = apply(rows.tokens, rows.positions, rows.segments)
     return logprobs_lib.select(hidden, rows.source[:, None])
 
@@ -46,6 +47,12 @@ def by_completion(rows: batching.Batch, values: jax.Array) -> jax.Array:
     values = values.reshape(rows.targets.shape)
     placed = jnp.take_along_axis(values, rows.place.reshape(len(values), -1), axis=1)
     return placed.reshape(-1, rows.place.shape[-1])
+
+
+def _by_head(rows: batching.Batch, values: jax.Array) -> jax.Array:
+    """Values [R, n] of completions to the head tokens that they consist of, [R·M]; 0 where nothing stands."""
+    flat = jnp.zeros(rows.targets.shape, values.dtype)
+    return flat.at[jnp.arange(len(flat))[:, None, None], rows.place].add(rows.mask * values[..., None]).reshape(-1)
 
 
 def output_matrix(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,8 +77,18 @@ class Learner:
     b1: float = 0.9
     b2: float = 0.99
     param_dtype: str = "float32"
+    lora: lora_lib.Lora | None = None  # None: all parameters are trained
+    offload: bool = False  # the optimizer's moments stay in the host's memory between updates
 
     def __post_init__(self):
+        if self.offload:
+            sharding.check_host_memory("optimizer.offload")
+        if self.lora is not None and "curvature" in self.objective.needs:
+            raise ValueError(
+                "This objective models the step of the output matrix, which lora.rank freezes; set it to 0."
+            )
+        if self.config.remat == "offload":
+            sharding.check_host_memory("model.remat='offload'")
         devices = sharding.batch_devices(self.mesh)
         if self.micro_rows % devices:
             raise ValueError(
@@ -87,11 +104,14 @@ class Learner:
     @functools.cached_property
     def abstract(self) -> TrainState:
         """Shapes and shardings of the whole train state; nothing is allocated."""
-        params, replicated = dict(self.weights), sharding.named(self.mesh, ())
+        params, frozen, replicated = dict(self.weights), (), sharding.named(self.mesh, ())
+        if self.lora is not None:
+            made = lora_lib.abstract(self.lora, self.config, self.param_dtype)
+            params, frozen = sharding.shard_abstract(self.mesh, *made), self.weights
         if self._has_values:
             params["value"] = jax.ShapeDtypeStruct((self.config.width,), self.param_dtype, sharding=replicated)
-        opt_state = optimizer.abstract_state(self.tx, params, replicated)
-        return TrainState(params, opt_state, jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated))
+        opt_state = optimizer.abstract_state(self.tx, params, replicated, sharding.HOST if self.offload else None)
+        return TrainState(params, opt_state, jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated), frozen)
 
     @functools.cached_property
     def for_prompts(self) -> Learner:
@@ -100,14 +120,30 @@ class Learner:
             self, shape=batching.Shape.plain(1, self.shape.row_tokens - self.shape.completion_tokens)
         )
 
-    def start(self, params: Any) -> TrainState:
-        """A fresh train state around parameters that lie where `weights` says; a value head starts at 0."""
+    def start(self, params: Any, seed: int = 0) -> TrainState:
+        """A fresh train state around parameters that lie where `weights` says; a value head starts at 0.
+
+        Adapters start at random, which they are of no effect in.
+        """
+        frozen = ()
+        if self.lora is not None:
+            shapes = {k: v for k, v in self.abstract.params.items() if k != "value"}
+            where = jax.tree.map(lambda s: s.sharding, shapes)
+            make = jax.jit(functools.partial(lora_lib.init, shapes), out_shardings=where)
+            frozen, params = params, make(jax.random.key(seed))
         if self._has_values:
             zeros = np.zeros(self.config.width, self.param_dtype)
             params = {**params, "value": sharding.to_device(self.mesh, zeros)}
         where = jax.tree.map(lambda s: s.sharding, self.abstract.opt_state)
         opt_state = jax.jit(self.tx.init, out_shardings=where)(params)
-        return TrainState(params, opt_state, sharding.to_device(self.mesh, np.int32(0)))
+        return TrainState(params, opt_state, sharding.to_device(self.mesh, np.int32(0)), frozen)
+
+    def policy(self, state: TrainState) -> Any:
+        """The network's parameters as they are now, adapters merged into them by one program."""
+        if self.lora is None:
+            return state.params
+        with jax.set_mesh(self.mesh):
+            return self._merge(state.frozen, state.params)
 
     def random_params(self, seed: int) -> Any:
         """Random parameters, each made where it will live."""
@@ -136,12 +172,14 @@ class Learner:
     ) -> tuple[TrainState, dict]:
         """One optimizer step on a host batch; `memory` holds the scalars of a stateful method.
 
-        The old state's buffers are given away. Metrics stay on the device.
+        The old state's buffers are given away (not those of frozen parameters). Metrics stay on the device.
         """
         placed, count = self.place(batch)
         memory = sharding.to_device(self.mesh, {k: np.float32(v) for k, v in (memory or {}).items()})
         with jax.set_mesh(self.mesh):
-            return self._update(state, placed, count, jnp.float32(temperature), memory)
+            trained = state._replace(frozen=())
+            new, metrics = self._update(trained, state.frozen, placed, count, jnp.float32(temperature), memory)
+        return new._replace(frozen=state.frozen), metrics
 
     def score(
         self, params: Any, batch: batching.Batch, temperature: float, names: Sequence[str] = ("logprobs",)
@@ -161,8 +199,17 @@ class Learner:
 
     @functools.cached_property
     def _update(self):
-        where = jax.tree.map(lambda s: s.sharding, self.abstract)
+        where = jax.tree.map(lambda s: s.sharding, self.abstract._replace(frozen=()))
         return jax.jit(self._step, donate_argnums=0, out_shardings=(where, None))
+
+    @functools.cached_property
+    def _merge(self):
+        where = jax.tree.map(lambda s: s.sharding, self.weights)
+        return jax.jit(self._merged, out_shardings=where)
+
+    def _merged(self, frozen: Any, params: Any) -> Any:
+        found = lora_lib.merged(frozen, params, self.lora.scale)
+        return found | ({"value": params["value"]} if self._has_values else {})
 
     @functools.cached_property
     def _score(self):
@@ -170,50 +217,65 @@ class Learner:
 
     def _statistics(self, params: Any, rows: batching.Batch, hidden: jax.Array, temperature: jax.Array, names) -> dict:
         """Named token statistics by completion, {name: [B, T]}."""
-        chunk = logprobs_lib.CHUNK * sharding.batch_devices(self.mesh)
-        from_head = tuple(n for n in names if n in STATISTICS)
+        from_head = tuple(n for n in names if n in logprobs_lib.STATISTICS)
         with jax.named_scope("head"):
             found = logprobs_lib.token_statistics(
-                hidden, targets=rows.targets.reshape(-1), temperature=temperature, names=from_head, chunk=chunk,
-                **output_matrix(params),
+                hidden, targets=rows.targets.reshape(-1), temperature=temperature, names=from_head,
+                devices=sharding.batch_devices(self.mesh), shards=self.mesh.shape["tensor"], **output_matrix(params),
             )  # fmt: skip
         if "values" in names:
             found["values"] = hidden.astype(jnp.float32) @ params["value"].astype(jnp.float32)
         return {name: by_completion(rows, values) for name, values in found.items()}
 
-    def _loss(self, params: Any, rows: batching.Batch, temperature: jax.Array, memory: Any, planned: Any):
+    def _loss(
+        self, params: Any, rows: batching.Batch, temperature: jax.Array, memory: Any, moments: Any, frozen: Any = ()
+    ):
         """Loss sum over some rows, (weight, metrics)."""
-        needs = self.objective.needs
-        hidden = read_out(params, rows, self.config)
+        needs, adapters = self.objective.needs, None
+        if self.lora is not None:
+            adapters = lora_lib.scaled(params, self.lora.scale)
+            params = frozen | {k: v for k, v in params.items() if k == "value"}
+        hidden = read_out(params, rows, self.config, adapters)
         wanted = needs | ({"entropy"} if self.entropy else set())
         names = ("logprobs", *(n for n in ("entropy", "vocab_mean", "values") if n in wanted))
         aux = self._statistics(params, rows, hidden, temperature, names)
         values = aux.pop("logprobs")
-        if planned is not None:
+        if moments is not None:
             terms = curvature.terms(
-                hidden, step=planned, targets=rows.targets.reshape(-1), temperature=temperature, **output_matrix(params)
-            )
+                hidden, targets=rows.targets.reshape(-1), advantages=_by_head(rows, rows.values["advantages"]),
+                moments=moments, rate=self.rate(moments[2]), b1=self.b1, b2=self.b2, temperature=temperature,
+                **output_matrix(params),
+            )  # fmt: skip
             aux |= {name: by_completion(rows, term) for name, term in terms.items()}
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (rows.mask, rows.values))
         batch = tokens.Batch(mask=flat[0], **flat[1])
-        total, weight, metrics = objective_lib.loss(self.objective, values, batch, aux=aux, state=memory)
+        with jax.named_scope("objective"):
+            total, weight, metrics = objective_lib.loss(self.objective, values, batch, aux=aux, state=memory)
         return total, (weight, metrics)
 
-    def _step(self, state: TrainState, batch: batching.Batch, count: jax.Array, temperature: jax.Array, memory: Any):
-        planned = self._planned(state, batch, count, temperature) if "curvature" in self.objective.needs else None
+    def _step(self, state: TrainState, frozen: Any, batch: batching.Batch, count, temperature: jax.Array, memory: Any):
+        moments = None
+        if "curvature" in self.objective.needs:
+            moments = optimizer.moments(state.opt_state, "embed" if output_matrix(state.params)["tied"] else "head")
         gradient = jax.value_and_grad(self._loss, has_aux=True)
-        (_, (_, metrics)), _ = jax.eval_shape(gradient, state.params, _micro(batch, 0), temperature, memory, planned)
+        (_, (_, metrics)), _ = jax.eval_shape(
+            gradient, state.params, _micro(batch, 0), temperature, memory, moments, frozen
+        )
         start = (jax.tree.map(jnp.zeros_like, state.params), jnp.zeros(()), jnp.zeros(()), pooled.nothing(metrics))
 
         def add(i: jax.Array, sums):
             grads, total, weight, metrics = sums
-            (t, (w, m)), g = gradient(state.params, _micro(batch, i), temperature, memory, planned)
+            (t, (w, m)), g = gradient(state.params, _micro(batch, i), temperature, memory, moments, frozen)
             return jax.tree.map(jnp.add, grads, g), total + t, weight + w, pooled.merge(metrics, m)
 
         grads, total, weight, metrics = jax.lax.fori_loop(0, count, add, start)
         grads = jax.tree.map(lambda g: pooled.ratio(g, weight), grads)
         norm = optimizer.global_norm(grads)
         with jax.named_scope("optimizer"):
+            if self.offload:
+                here = optimizer.abstract_state(self.tx, self.abstract.params, sharding.named(self.mesh, ()))
+                opt_state = jax.device_put(state.opt_state, jax.tree.map(lambda s: s.sharding, here))
+                state = state._replace(opt_state=opt_state)
             changes, opt_state = self.tx.update(grads, state.opt_state, state.params)
             new = TrainState(optimizer.apply_updates(state.params, changes), opt_state, state.updates + 1)
         # An update that is poisoned or empty is not taken at all: parameters, moments and counter stay as they were.
@@ -221,26 +283,6 @@ class Learner:
         state = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state)
         numbers = {"actor/loss": pooled.ratio(total, weight), "actor/grad_norm": norm, "actor/skipped": 1.0 - sound}
         return state, pooled.finish(metrics) | numbers
-
-    def _planned(self, state: TrainState, batch: batching.Batch, count: jax.Array, temperature: jax.Array) -> jax.Array:
-        """The step that Adam would make on the head for this whole batch (objectives/curvature.py)."""
-        matrix = output_matrix(state.params)
-        name = "embed" if matrix["tied"] else "head"
-        total = jnp.maximum(jnp.sum(batch.mask), 1.0)
-
-        def add(i: jax.Array, grads: jax.Array) -> jax.Array:
-            rows = _micro(batch, i)
-            weights = rows.mask * rows.values["advantages"][..., None] / total
-            by_head = jnp.zeros(rows.targets.shape).at[jnp.arange(len(rows.targets))[:, None, None], rows.place]
-            hidden = read_out(state.params, rows, self.config)
-            return grads + curvature.head_gradient(
-                hidden, targets=rows.targets.reshape(-1), weights=by_head.add(weights).reshape(-1),
-                temperature=temperature, **matrix,
-            )  # fmt: skip
-
-        gradient = jax.lax.fori_loop(0, count, add, jnp.zeros_like(matrix["head"]))
-        mu, nu, steps = optimizer.moments(state.opt_state, name)
-        return curvature.planned_step(gradient, mu, nu, steps, rate=self.rate(steps), b1=self.b1, b2=self.b2)
 
     def _evaluate(self, params: Any, batch: batching.Batch, count: jax.Array, temperature: jax.Array, names) -> dict:
         def one(i: jax.Array, found: dict) -> dict:

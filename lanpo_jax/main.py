@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import signal
-import sys
 
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import app, flags
 
-SHARED = ("common", "objectives")  # files of configs/ that are no configurations
-_CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, with arguments after a colon.")
-_WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Folder of the run: metrics, checkpoints, rollouts. Resumes if it exists."
-)
-_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other processes of this run (TPU pods, clusters).")
+from lanpo_jax import cli
+
+cli.define_config(flags.FLAGS)
 
 
 def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise SystemExit(f"Unexpected argument {argv[1]!r}; options start with --.")
-    logging.set_verbosity(logging.WARNING)  # orbax tells every step of a save otherwise
-    import jax
-
-    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or pathlib.Path.home() / ".cache" / "lanpo_jax" / "jax"
-    jax.config.update("jax_compilation_cache_dir", str(cache))  # the second run of a config starts in seconds
-    if _DISTRIBUTED.value:
-        jax.distributed.initialize()
-
+    cli.prepare(flags.FLAGS.distributed)
     from lanpo_jax import train
 
     asked = _stop_signals()
-    try:
-        train.run(_CONFIG.value, pathlib.Path(_WORKDIR.value), stop=lambda: bool(asked))
-    except (ValueError, FileNotFoundError, RuntimeError) as error:
-        if os.environ.get("LANPO_TRACEBACK"):
-            raise
-        # What is wrong with the input is one sentence; LANPO_TRACEBACK=1 shows where it was noticed.
-        raise SystemExit(f"Error: {error}") from None
+    with cli.one_sentence():
+        train.run(flags.FLAGS.config, pathlib.Path(flags.FLAGS.workdir), stop=lambda: bool(asked))
 
 
 def _stop_signals() -> list[int]:
@@ -58,33 +38,13 @@ def _stop_signals() -> list[int]:
 
 def parse(argv: list[str]) -> list[str]:
     """absl's flag parsing, its errors in one sentence."""
-    for argument in argv[1:]:
-        path = argument.removeprefix("--config=").partition(":")[0]
-        if path != argument.partition(":")[0] and not os.path.exists(path):
-            known = (
-                ", ".join(sorted(str(p) for p in pathlib.Path("configs").glob("*.py") if p.stem not in SHARED))
-                or "none in this folder"
-            )
-            raise SystemExit(f"Error: There is no configuration file {path}; there are: {known}.")
-    try:
-        rest = flags.FLAGS(argv)
-    except Exception as error:  # a config file is Python: anything can come out of it
-        raise SystemExit(f"Error: {_sentence(error)}") from None
+    rest = cli.parse(flags.FLAGS, argv)
     for flag in ("config", "workdir"):
         if flags.FLAGS[flag].value is None:
             raise SystemExit(f"Error: --{flag} is missing; try --config=configs/default.py --workdir=runs/first.")
     return rest
 
 
-def _sentence(error: Exception) -> str:
-    """What an error of flag or config parsing says, without the traceback that config_flags puts into it."""
-    text = str(error.args[0] if error.args else error)
-    if "Traceback" in text:
-        return text.strip().splitlines()[-1].partition(": ")[2]
-    text = " ".join(text.replace("\\n", " ").replace("\\'", "'").split()).replace("'", "", 2)
-    return f"No configuration key: {text}" if isinstance(error, KeyError | AttributeError) else text
-
-
 if __name__ == "__main__":
-    sys.path.insert(0, os.getcwd())  # config files import configs.common
+    cli.configs_importable()
     app.run(main, flags_parser=parse)

@@ -27,22 +27,34 @@ def schedule(*, rate: float, warmup: int, decay: str, updates: int, floor: float
     )
 
 
-def make(rate: optax.Schedule, *, b1: float, b2: float, eps: float, weight_decay: float, clip: float) -> Transformation:
-    """AdamW (arXiv 1711.05101) after clipping by the global norm (0: no clipping); matrices alone decay."""
+def make(
+    rate: optax.Schedule, *, b1: float, b2: float, eps: float, weight_decay: float, clip: float, mu_dtype: str = ""
+) -> Transformation:
+    """AdamW (arXiv 1711.05101) after clipping by the global norm (0: no clipping); matrices alone decay.
+
+    `mu_dtype` of the first moment: bfloat16 saves a sixth of an update's memory; empty: that of the parameters.
+    """
     decays = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)  # noqa: E731
-    adam = optax.adamw(rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=decays if weight_decay else None)
+    adam = optax.adamw(
+        rate, b1=b1, b2=b2, eps=eps, mu_dtype=mu_dtype or None, weight_decay=weight_decay,
+        mask=decays if weight_decay else None,
+    )  # fmt: skip
     return optax.chain(optax.clip_by_global_norm(clip), adam) if clip > 0 else adam
 
 
-def abstract_state(tx: Transformation, params: Any, replicated: jax.sharding.Sharding) -> Any:
+def abstract_state(
+    tx: Transformation, params: Any, replicated: jax.sharding.Sharding, memory: str | None = None
+) -> Any:
     """Shapes and shardings of the optimizer's state: its moments lie where their parameters do.
 
-    jit(tx.init) without out_shardings would replicate them: eight times the memory on eight devices.
+    jit(tx.init) without out_shardings would replicate them: eight times the memory on eight devices. With `memory`
+    (a kind, such as 'pinned_host') the moments lie there, beside the device of their parameters.
     """
     shapes = jax.eval_shape(tx.init, params)
+    place = (lambda s: s) if memory is None else (lambda s: s.with_memory_kind(memory))
     return optax.tree_map_params(
         tx,
-        lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=p.sharding),
+        lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place(p.sharding)),
         shapes,
         params,
         transform_non_params=lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=replicated),

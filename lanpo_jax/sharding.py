@@ -6,13 +6,16 @@ which mesh axis each is split over. See https://docs.jax.dev/en/latest/notebooks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+T = TypeVar("T")
 
 AXES = ("data", "fsdp", "tensor")
 # Parameters are split over fsdp by their width and over tensor by heads, mlp or vocabulary; batches over both
@@ -87,6 +90,19 @@ def batch_devices(mesh: Mesh) -> int:
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
+HOST = "pinned_host"  # memory of the host that devices read directly
+
+
+def check_host_memory(option: str) -> None:
+    """Raises ValueError where this backend's devices cannot use the host's memory, which `option` asks for."""
+    device = jax.devices()[0]
+    kinds = [memory.kind for memory in device.addressable_memories()]
+    if HOST not in kinds:
+        raise ValueError(
+            f"{option} needs {HOST} memory, and {device.device_kind} has {', '.join(kinds)}; choose otherwise."
+        )
+
+
 def to_device(mesh: Mesh, tree: Any, *axes: str | None) -> Any:
     """Host arrays, equal on every process, to global device arrays whose leading axes are the given logical ones."""
 
@@ -103,3 +119,24 @@ def to_host(tree: Any) -> Any:
     if jax.process_count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def any_process(flag: bool) -> bool:
+    """Whether the flag is set on any process of the run: what one is told to do, all do, after the same step."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def from_first(make: Callable[[], T]) -> T:
+    """What `make` returns on the first process, on all of them; the others do not call it.
+
+    For what depends on more than its arguments, a time limit say: every process must decide the same.
+    """
+    if jax.process_count() == 1:
+        return make()
+    first = jax.process_index() == 0
+    content = np.frombuffer(pickle.dumps(make()), np.uint8) if first else np.zeros(0, np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.array(len(content)), first))
+    sent = multihost_utils.broadcast_one_to_all(content if first else np.zeros(size, np.uint8), first)
+    return pickle.loads(np.asarray(sent).tobytes())

@@ -20,7 +20,7 @@ from lanpo_jax.types import Problem
 PROBLEM_COLUMNS = ("problem", "question", "prompt", "input", "query")
 ANSWER_COLUMNS = ("answer", "ground_truth", "final_answer", "reward_model", "solution", "target", "output", "label")
 SOURCE_COLUMNS = ("source", "data_source")
-EXTRA_COLUMNS = ("level", "type", "subject", "difficulty")
+EXTRA_COLUMNS = ("level", "type", "subject", "difficulty", "hints")  # hints: a list, from abstract to concrete
 
 # The frame that DAPO-Math puts around every problem; our own prompt templates give the instruction instead.
 DAPO_FRAME = re.compile(
@@ -34,7 +34,14 @@ Row = tuple[str, Any]  # where it stands ("x.jsonl:7"), what was read
 
 
 def file(
-    *, path: str, problem: str = "", answer: str = "", limit: int = 0, strict: bool = True, distinct: bool = False
+    *,
+    path: str,
+    problem: str = "",
+    answer: str = "",
+    limit: int = 0,
+    strict: bool = True,
+    distinct: bool = False,
+    unanswered: bool = False,
 ) -> list[Problem]:
     """Problems of a JSONL, JSON, CSV or Parquet file, by its suffix.
 
@@ -45,6 +52,7 @@ def file(
         limit: number of rows that are read; 0 reads all.
         strict: a malformed row is an error; otherwise it is skipped, and the number of skipped rows is logged.
         distinct: keeps only the first of rows with the same text (DAPO-Math-17k repeats each problem 100 times).
+        unanswered: keeps rows without an answer too, with an empty one: problems to be answered, not trained on.
 
     Raises ValueError that names the file and line, FileNotFoundError if there is no such file.
     """
@@ -57,7 +65,7 @@ def file(
     if where.suffix not in readers:
         raise ValueError(f"{path!r} has suffix {where.suffix!r}; problem files are {', '.join(readers)}.")
     rows = itertools.islice(readers[where.suffix](where), limit or None)
-    return _problems(rows, where.stem, str(path), problem, answer, strict, distinct)
+    return _problems(rows, where.stem, str(path), problem, answer, strict, distinct, unanswered)
 
 
 def tfds(
@@ -90,7 +98,7 @@ def tfds(
         ) from error
     count = min(limit, len(data)) if limit else len(data)
     rows = ((f"{name}/{split} row {i}", _plain(data[i])) for i in range(count))
-    return _problems(rows, f"{name}/{split}", name, problem, answer, strict, False)
+    return _problems(rows, f"{name}/{split}", name, problem, answer, strict, False, False)
 
 
 def gym(*, name: str, count: int = 1000, seed: int = 0) -> list[Problem]:
@@ -177,13 +185,20 @@ def _plain(value: Any) -> Any:
 
 
 def _problems(
-    rows: Iterable[Row], prefix: str, name: str, problem: str, answer: str, strict: bool, distinct: bool
+    rows: Iterable[Row],
+    prefix: str,
+    name: str,
+    problem: str,
+    answer: str,
+    strict: bool,
+    distinct: bool,
+    unanswered: bool,
 ) -> list[Problem]:
     found, skipped, texts, total = [], [], set(), 0
     for index, (where, row) in enumerate(rows):
         total += 1
         try:
-            item = _problem(row, f"{prefix}/{index}", name, problem, answer)
+            item = _problem(row, f"{prefix}/{index}", name, problem, answer, unanswered)
         except ValueError as error:
             if strict:
                 raise ValueError(f"{where}: {error}; correct it, or set strict=False to skip such rows.") from error
@@ -201,16 +216,16 @@ def _problems(
     return found
 
 
-def _problem(row: Any, key: str, name: str, problem: str, answer: str) -> Problem:
+def _problem(row: Any, key: str, name: str, problem: str, answer: str, unanswered: bool) -> Problem:
     """One row as a Problem. Raises ValueError with a clause that says what is wrong with it."""
     if isinstance(row, ValueError):
         raise row
     if not isinstance(row, Mapping):
         raise ValueError(f"it is a {type(row).__name__}, not an object with columns")
     text = _text(_column(row, problem, PROBLEM_COLUMNS, "problem"))
-    column = _column_name(row, answer, ANSWER_COLUMNS, "answer")
-    gold, solution = _gold(row[column])
-    if not text or not gold:
+    open_ended = unanswered and not any(row.get(c) not in (None, "") for c in ([answer] if answer else ANSWER_COLUMNS))
+    gold, solution = ("", "") if open_ended else _gold(_column(row, answer, ANSWER_COLUMNS, "answer"))
+    if not text or not (gold or unanswered):
         raise ValueError(f"its {'problem' if not text else 'answer'} is empty")
     extra = {c: row[c] for c in EXTRA_COLUMNS if row.get(c) not in (None, "")}
     solution = solution or (row["solution"] if isinstance(row.get("solution"), str) else "")

@@ -71,6 +71,11 @@ class Grades:
     parts: Mapping[str, np.ndarray]  # reward function name -> float32 [n], before weights
     counters: Mapping[str, float] = dataclasses.field(default_factory=dict)  # "errors", "timeouts", ...
 
+    @property
+    def outcome(self) -> np.ndarray:
+        """The first reward function alone, float32 [n]: groups are filtered on it, so that shaping sets none apart."""
+        return next(iter(self.parts.values()), self.rewards)
+
 
 # grade(problems, completions): one problem per completion.
 Grade = Callable[[Sequence[Problem], Sequence[Completion]], Grades]
@@ -78,7 +83,11 @@ Grade = Callable[[Sequence[Problem], Sequence[Completion]], Grades]
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """One prompt with its graded completions: the unit over which advantages are taken."""
+    """One prompt with its graded completions, of any number.
+
+    Groups of one family (the prompts of one problem) enter an update together. Advantages are taken over the family
+    where it is `shared`, else over each group by itself.
+    """
 
     problem: Problem
     mode: str  # plain | intra | inter | ...
@@ -86,3 +95,24 @@ class Group:
     grades: Grades
     role: str = "policy"
     info: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # e.g. retrieval similarity, principle shown
+    family: str = ""  # "": a family of its own
+    shared: bool = True
+    off_policy: bool = False  # `sampler_logprobs` are of another prompt or an older policy: they are the old ones
+    prompt: np.ndarray | None = None  # int32 [S]: what it is trained under; None: the sampler's prompt
+
+    def take(self, which: Sequence[int]) -> Group:
+        """The same prompt with some of its completions."""
+        which = list(which)
+        grades = Grades(
+            self.grades.rewards[which],
+            self.grades.correct[which],
+            tuple(self.grades.reasons[i] for i in which),
+            {name: values[which] for name, values in self.grades.parts.items()},
+        )
+        completions = tuple(self.generation.completions[i] for i in which)
+        generation = dataclasses.replace(self.generation, completions=completions)
+        return dataclasses.replace(self, generation=generation, grades=grades)
+
+    @property
+    def trained_prompt(self) -> np.ndarray:
+        return self.generation.prompt_tokens if self.prompt is None else self.prompt

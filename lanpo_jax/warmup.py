@@ -46,15 +46,16 @@ def imitate(
 
     With `guided` every other demonstration stands under a guided prompt. Raises ValueError for one over `limit` tokens.
     """
-    state = teacher.start(params)
+    state, write = teacher.start(params), demonstrations.writer(demonstrated)
     for step in range(steps):
         shown = data.batch(problems, step, rows, seed)
-        texts, others = (demonstrations.write(demonstrated, shown, draw=2 * step + i) for i in range(2))
+        own, others = write(shown, 2 * step), write(shown, 2 * step + 1)
         groups = []
-        for number, (problem, text, other) in enumerate(zip(shown, texts, others)):
-            messages = prompts.plain(problem.text, templates)
+        for number, (problem, demonstration, other) in enumerate(zip(shown, own, others)):
+            messages, text = prompts.plain(problem.text, templates), demonstration.text
             if guided:
-                messages, text = demonstrations.under_guidance(number, problem, text, other, templates)
+                stray = own[number - 1].lesson
+                messages, text = demonstrations.under_guidance(number, problem, demonstration, other, stray, templates)
             groups.append(_demonstration(problem, messages, text, tokenizer, limit))
         tables = batching.tables(groups, teacher.shape.completion_tokens)
         values = {"advantages": np.ones(len(groups)), "sampler_logprobs": tables["sampler_logprobs"]}

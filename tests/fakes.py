@@ -74,3 +74,9 @@ def grade(owners, completions) -> types.Grades:
     correct = np.array(["RIGHT" in c.text for c in completions], bool)
     rewards = np.where(correct, 0.7431, -0.2917).astype(np.float32)
     return types.Grades(rewards, correct, ("said so",) * len(owners), {"fake": rewards}, {"errors": 2.0})
+
+
+def lucky(problems, completions, lengths, *, share: float = 0.2) -> np.ndarray:
+    """A reward for models that can do nothing yet: a fixed `share` of all texts is right."""
+    draws = [hashlib.blake2b(text.encode(), digest_size=1).digest()[0] / 256 for text in completions]
+    return np.array([draw < share for draw in draws], float)

@@ -1,5 +1,7 @@
 """Rows: nothing is lost, nothing is invented, everything fits."""
 
+import dataclasses
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -91,9 +93,11 @@ def test_what_does_not_fit_is_said():
         make([group(20, [12] * 3)], [np.zeros(3)], batching.Shape.plain(20, 12), count=2)
 
 
-def test_mini_batches_are_whole_groups():
-    assert batching.mini_batches([0, 1, 2, 4, 5, 6, 7], 3) == [[0, 1, 2], [4, 5], [6, 7]]
-    assert batching.mini_batches([0, 3], 4) == [[0], [3]]
+def test_mini_batches_are_whole_families():
+    alone = [[i] for i in (0, 1, 2, 4, 5, 6, 7)]
+    assert batching.mini_batches(alone, 3) == [[0, 1, 2], [4, 5], [6, 7]]
+    assert batching.mini_batches([[0], [3]], 4) == [[0], [3]]
+    assert batching.mini_batches([[0, 4], [1], [2, 3, 5]], 2) == [[0, 4, 1], [2, 3, 5]]
 
 
 def test_tables_come_back_from_rows():
@@ -112,3 +116,45 @@ def test_a_group_that_must_stay_whole_is_not_cut():
     shape = batching.Shape.packed(40, 20, 12)
     with pytest.raises(ValueError, match=r"3 completions and 50 tokens.*row_tokens"):
         batching.documents([group(20, [10, 10, 10])], shape, whole=True)
+
+
+def test_families_are_found_in_order_of_their_first_group():
+    groups = [group(3, [1]) for _ in range(6)]
+    named = ["", "b", "a", "b", "", "a"]
+    groups = [dataclasses.replace(g, family=name) for g, name in zip(groups, named)]
+    assert batching.families(groups) == [[0], [1, 3], [2, 5], [4]]
+
+
+@hypothesis.given(
+    st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.booleans(), st.integers(1, 4)), min_size=1, max_size=8)
+)
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_placement_keeps_every_completion_once_and_apart_from_other_families(found):
+    groups = [
+        dataclasses.replace(group(3, [1] * n), family=name, shared=shared or not name) for name, shared, n in found
+    ]
+    place = batching.Placement.of(groups)
+    count = sum(n for _, _, n in found)
+    assert sorted(place.index[place.index >= 0]) == list(range(count))
+    sizes = [sum(found[i][2] for i in family) for family in batching.families(groups)]
+    assert place.index.shape[1] == max(sizes)
+    owner = np.repeat(np.arange(len(groups)), [n for _, _, n in found])
+    for row in place.index:
+        members = {int(owner[k]) for k in row if k >= 0}
+        assert {i for i in range(len(groups)) if place.rows[i] == place.rows[min(members)]} == members
+        assert len(members) == 1 or (len({groups[i].family for i in members}) == 1 and groups[min(members)].family)
+        assert len(members) == 1 or all(groups[i].shared for i in members)
+    table = np.random.default_rng(0).normal(size=(count, 3))
+    spread = place.gather(table, np.nan)
+    assert np.isnan(spread).all(-1).sum() == place.index.size - count
+    np.testing.assert_array_equal(place.scatter(spread), table)
+
+
+def test_a_group_is_laid_out_under_the_prompt_that_it_is_trained_under():
+    shown = group(9, [5, 2])
+    stripped = dataclasses.replace(shown, prompt=np.array([7, 8], np.int32))
+    (document,) = batching.documents([stripped], batching.Shape.plain(20, 12))[:1]
+    assert document.prompt.tolist() == [7, 8]
+    assert batching.documents([shown], batching.Shape.plain(20, 12))[0].prompt.tolist() == (
+        shown.generation.prompt_tokens.tolist()
+    )

@@ -35,3 +35,13 @@ def test_samples_and_plain_phase_without_a_terminal(capsys):
         advance(1, 2)
     tell.samples("set", [group(2, [3])], 1)
     assert "wrong, gold 1" in capsys.readouterr().out
+
+
+def test_a_table_is_whole_whatever_the_width_of_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    console.Console().table(["set", "mean@4", "n"], [["amc [x]", "0.500 [0.400, 0.600]", "8"], ["b", "1.000", "12"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "set                    mean@4   n",
+        "amc [x]  0.500 [0.400, 0.600]   8",
+        "b                       1.000  12",
+    ]

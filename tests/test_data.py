@@ -298,3 +298,11 @@ def test_overlong_problems_are_dropped_cut_or_refused():
     assert fit(0, "truncate") == ([], 3)
     with pytest.raises(ValueError, match=r"data\.prompt_limit=5"):
         fit(5, "error")
+
+
+def test_hints_of_the_data_are_kept_for_scaffolds(tmp_path):
+    hints = ["Think of heaps.", "Add the two."]
+    path = tmp_path / "hinted.jsonl"
+    path.write_text(json.dumps({"problem": "1+1=?", "answer": "2", "hints": hints}) + "\n")
+    (problem,) = data.load(f"file(path='{path}')")
+    assert problem.extra["hints"] == hints

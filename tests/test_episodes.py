@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lanpo_jax
-from lanpo_jax import episodes, spec, types
+from lanpo_jax import episodes, protocols, spec, types
 from lanpo_jax.experience import guide, prompts, retrieval
 from lanpo_jax.experience import pool as pool_lib
 from tests import fakes
@@ -159,7 +159,7 @@ def test_a_mode_with_nothing_to_show_becomes_plain(options, reason):
     run(problems, model, pool, modes={"plain": 1.0})
     groups, metrics = run(problems, model, pool, start=1, modes={"inter": 1.0}, **options)[0]
     assert {g.mode for g in groups} == {"plain"} and metrics[f"lanpo/fallback_{reason}"] == 40
-    assert metrics["lanpo/fallback"] == 1.0 and all(g.info["drawn"] == "inter" for g in groups)
+    assert metrics["lanpo/fallback"] == 1.0 and all(g.info["drawn"] == ("inter",) for g in groups)
     assert all(len(p.messages) == 1 for p in model.calls[2][1])
 
 
@@ -266,6 +266,83 @@ def test_evaluation_problems_are_trained_on_but_never_kept():
     assert {p.key for _, sent in model.calls for p in sent if p.key.endswith("/abstract")} <= kept
 
 
+# Modes drawn by each rollout.
+
+
+def mixed(problems, model, pool, **options):
+    return run(problems, model, pool, start=1, mix_level="rollout", **options)[0]
+
+
+def test_every_rollout_draws_its_own_mode_and_a_problems_rollouts_stay_a_family():
+    problems, pool, model = fakes.problems(100), pool_lib.Pool(), fakes.Model()
+    run(problems, model, pool, modes={"plain": 1.0})
+    groups, metrics = mixed(problems, model, pool, group=8)
+    families = {}
+    for group in groups:
+        families.setdefault(group.family, []).append(group)
+    assert len(families) == 100 and all(g.shared for g in groups)
+    for family in families.values():
+        assert len({g.problem.id for g in family}) == 1
+        assert sum(len(g.generation.completions) for g in family) == 8
+        modes = [g.mode for g in family]
+        assert len(modes) == len(set(modes))  # one prompt a mode
+    shares = [metrics[f"lanpo/share_{m}"] for m in ("plain", "intra", "inter")]
+    assert np.abs(np.array(shares) - [0.5, 0.25, 0.25]).max() < 0.06  # 800 draws: three standard errors are .053
+    sizes = {len(g.generation.completions) for g in groups}
+    assert len(sizes) > 4 and metrics["lanpo/alone"] == 0.0
+    apart, metrics = mixed(problems, fakes.Model(), pool, group=8, advantage_scope="per_mode")
+    assert not any(g.shared for g in apart)
+    assert metrics["lanpo/alone"] == sum(len(g.generation.completions) == 1 for g in apart) > 0
+
+
+def test_rollouts_that_fall_back_join_the_plain_ones():
+    problems, pool, model = fakes.problems(50), pool_lib.Pool(), fakes.Model()
+    groups, metrics = mixed(problems, model, pool, group=8)
+    assert [g.mode for g in groups] == ["plain"] * 50
+    assert all(p.samples == 8 and p.key.endswith("/plain") for p in model.calls[0][1])
+    assert metrics["lanpo/share_plain"] == 1.0 and metrics["lanpo/fallback"] == pytest.approx(0.5, abs=0.1)
+    reasons = [metrics[f"lanpo/fallback_{name}"] for name in ("no_attempt", "small_pool")]
+    assert min(reasons) > 40  # of 50 problems: nearly each has a rollout of either mode
+    assert any(g.info["fallback"] == "small_pool, no_attempt" for g in groups)
+
+
+def test_draws_of_rollouts_depend_on_nothing_but_seed_step_and_problem():
+    problems, pools = fakes.problems(20), [pool_lib.Pool(), pool_lib.Pool()]
+    for pool in pools:
+        run(problems, fakes.Model(), pool, modes={"plain": 1.0})
+    whole, _ = mixed(problems, fakes.Model(), pools[0])
+    some, _ = mixed(problems[7:3:-1], fakes.Model(), pools[1])
+    wanted = {p.id: {(g.mode, len(g.generation.completions)) for g in whole if g.problem.id == p.id} for p in problems}
+    for problem in problems[7:3:-1]:
+        assert {(g.mode, len(g.generation.completions)) for g in some if g.problem.id == problem.id} == wanted[
+            problem.id
+        ]
+
+
+@pytest.mark.parametrize("mix_level", ["group", "rollout"])
+def test_guidance_is_stripped_from_what_is_trained_not_from_what_is_sampled(mix_level):
+    problems, pool, model = fakes.problems(40), pool_lib.Pool(), fakes.Model()
+    run(problems, model, pool, modes={"plain": 1.0})
+
+    def render(messages):
+        return [len(m["content"]) for m in messages]
+
+    given = {"start": 1, "mix_level": mix_level, "strip_guidance": True, "render": render}
+    groups, _ = run(problems, model, pool, **given)[0]
+    assert {g.mode for g in groups} == {"plain", "intra", "inter"}
+    for group, prompt in zip(groups, model.calls[2][1], strict=True):
+        bare = prompts.plain(group.problem.text, SHORT)
+        if group.mode == "plain":
+            assert group.prompt is None and not group.off_policy and prompt.messages == bare
+        else:
+            assert group.off_policy and group.prompt.tolist() == render(bare) and prompt.messages != bare
+            assert group.trained_prompt is group.prompt
+    groups, _ = run(problems, model, pool, **(given | {"start": 2, "strip_ratio": False}))[0]
+    assert any(g.prompt is not None for g in groups) and not any(g.off_policy for g in groups)
+    with pytest.raises(ValueError, match="give `render`"):
+        run(problems, model, pool, strip_guidance=True)
+
+
 # Honesty.
 
 gold_words = st.text("bcdfgjkqvwxz0123456789", min_size=5, max_size=12).filter(lambda s: not s.isdigit())
@@ -278,9 +355,10 @@ gold_words = st.text("bcdfgjkqvwxz0123456789", min_size=5, max_size=12).filter(l
     style=st.sampled_from(sorted(prompts.STYLES)),
     layout=st.sampled_from(["turns", "text"]),
     lesson=st.sampled_from(guide.LESSONS),
+    mix_level=st.sampled_from(guide.LEVELS),
     seed=st.integers(0, 99),
 )
-def test_no_honest_prompt_holds_a_gold_answer_or_a_reward(golds, told, style, layout, lesson, seed):
+def test_no_honest_prompt_holds_a_gold_answer_or_a_reward(golds, told, style, layout, lesson, mix_level, seed):
     """Gold answers are strings found nowhere else; the model itself writes those in `told` (and may be shown them)."""
     stories = fakes.problems(12)
     problems = [types.Problem(p.id, p.text, g) for p, g in zip(stories, golds, strict=True)]
@@ -294,7 +372,7 @@ def test_no_honest_prompt_holds_a_gold_answer_or_a_reward(golds, told, style, la
 
     modes = {"plain": 0.4, "intra": 0.3, "inter": 0.3}
     run(problems, model, pool_lib.Pool(), steps=4, seed=seed, grade=grade, templates=templates, modes=modes,
-        lesson=lesson, min_pool=1, principle_age=1)  # fmt: skip
+        lesson=lesson, min_pool=1, principle_age=1, mix_level=mix_level)  # fmt: skip
     hidden = [g for i, g in enumerate(golds) if i not in told]
     sent = [p for _, call in model.calls for p in call]
     assert {p.key.rsplit("/")[-1] for p in sent} >= {"plain", "intra", "inter"}
@@ -354,6 +432,8 @@ def test_raw_shows_whole_solutions_without_asking_for_principles():
         ({"modes": {"plain": 1.5, "intra": -0.5}}, "do not sum to 1"),
         ({"modes": {}}, "do not sum to 1"),
         ({"lesson": "rwa"}, "there are: principle, raw"),
+        ({"mix_level": "prompt"}, "mix_level 'prompt' is not known; there are: group, rollout"),
+        ({"advantage_scope": "mode"}, "there are: shared, per_mode"),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -362,8 +442,7 @@ def test_bad_options_are_refused(options, message):
 
 
 def test_episodes_are_named_in_config_strings_and_a_short_answer_is_an_error():
-    assert set(spec.choices(episodes)) == {"direct", "lanpo"}
-    episode = spec.resolve("lanpo(modes={'plain': 1.0}, group=2)", episodes)
+    episode = spec.resolve("lanpo(modes={'plain': 1.0}, group=2)", protocols.EPISODES)
     with pytest.raises(ValueError, match="0 generations for 3 prompts"):
         episode(fakes.problems(3), 0, 0, pool_lib.Pool(), lambda *a: [], fakes.grade, SHORT, fakes.truncate, fakes.fits)
 

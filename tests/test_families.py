@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from lanpo_jax import data, families
@@ -115,9 +116,34 @@ def test_slips_are_as_frequent_as_asked_and_reproducible():
     assert len(set("".join(texts) + "".join(p.text for p in found))) <= 24, "a small alphabet"
 
 
+def test_rules_have_one_secret_an_operator_and_disjoint_parts():
+    train = families.rules(operators=6, count=300, seed=1, part="train")
+    held_out = families.rules(operators=6, count=60, seed=9, part="eval")
+    assert not {p.text for p in train} & {p.text for p in held_out}
+    shifts: dict[str, set[int]] = {}
+    for problem in train + held_out:
+        name, _, a, _, b = problem.text.rstrip("?").split()
+        shifts.setdefault(name, set()).add(int(problem.answer) - int(a) - int(b))
+    assert len(shifts) == 6 and all(len(s) == 1 and s <= set(range(10)) for s in shifts.values()), shifts
+    assert set(families.rule_names(3)) < set(families.rule_names(6)), "more operators keep those that were there"
+    counts = np.bincount([families.secret(n) for n in families.rule_names(900)], minlength=10)
+    assert ((counts - 90) ** 2 / 90).sum() < 27.9, "secrets are uniform (chi-square, 9 degrees, p = .001)"
+
+
+def test_a_rule_trace_is_right_exactly_with_the_secret():
+    problem = families.rules(operators=2, count=5)[3]
+    name = problem.text.split()[0]
+    for shift in range(10):
+        text = families.rule_trace(problem, shift)
+        assert (extract.extract(text) == problem.answer) == (shift == families.secret(name)), text
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: families.rules(operators=2, count=999), "ask for fewer"),
+        (lambda: families.rules(operators=0), "there are 1 to"),
+        (lambda: families.rules(part="test"), "parts are all"),
         (lambda: families.stories(operation="divide"), "operations are add, subtract"),
         (lambda: families.stories(digits=3), "digits 1 or 2"),
         (lambda: families.stories(part="test"), "all, train, eval"),
@@ -135,3 +161,13 @@ def test_errors(call, message, monkeypatch):
         call = lambda: families.stories(count=4000)  # noqa: E731
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("operation", sorted(families.TEMPLATES))
+def test_problems_come_with_a_solution_that_ends_in_the_answer(operation):
+    for problem in families.stories(operation=operation, digits=2, count=20):
+        assert problem.extra["solution"].endswith(f"The answer is {problem.answer}.")
+        numbers = set(re.findall(r"\d+", problem.text))
+        assert len(numbers & set(re.findall(r"\d+", problem.extra["solution"]))) == len(numbers)
+    for problem in families.addition(count=20):
+        assert problem.extra["solution"] == families.trace(problem)

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import common
+from configs import common, objectives
 from lanpo_jax import batching, optimizer, sharding
 from lanpo_jax.learner import Learner
+from lanpo_jax.models import lora as lora_lib
 from lanpo_jax.models import qwen
 from lanpo_jax.objectives import objective as objective_lib
 from tests import test_batching
@@ -216,6 +217,130 @@ def test_scanned_layers_update_the_same(mesh, expected):
     params = qwen.stack_layers(tiny.params(tiny.config("llama"), mesh, scale=3.0))
     state, _ = made.update(made.start(params), rows(made), 0.9)
     assert_same(qwen.unstack_layers(state.params), expected[0])
+
+
+@pytest.mark.parametrize("remat", ["dots", "full", "offload"])
+def test_every_remat_policy_updates_the_same(remat, mesh, expected):
+    made = learner(mesh, config=tiny.config("llama", remat=remat))
+    state, _ = made.update(start(made, mesh), rows(made), 0.9)
+    assert_same(state.params, expected[0])
+
+
+def test_moments_on_the_host_between_updates(mesh, expected):
+    """The same update, one program, and the moments lie where they should after every one."""
+    made = dataclasses.replace(learner(mesh), offload=True)
+    params = jax.device_put(tiny.params(made.config, mesh, scale=3.0), jax.tree.map(lambda s: s.sharding, made.weights))
+    state = made.start(params)
+    for count in range(2):
+        state, _ = made.update(state, rows(made), 0.9)
+        where = {x.sharding.memory_kind for x in jax.tree.leaves(state.opt_state) if x.ndim}
+        assert where == {"pinned_host"}
+        if count == 0:
+            assert_same(state.params, expected[0])
+    assert made._update._cache_size() == 1
+
+
+def test_what_the_backend_does_not_have_is_said(mesh, monkeypatch):
+    monkeypatch.setattr(sharding, "HOST", "elsewhere")
+    with pytest.raises(ValueError, match=r"optimizer\.offload needs elsewhere memory, and cpu has device"):
+        dataclasses.replace(learner(mesh), offload=True)
+
+
+def test_first_moment_in_half_precision(mesh, expected):
+    made = learner(mesh)
+    rate = made.rate
+    tx = optimizer.make(rate, b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.0, clip=1.0, mu_dtype="bfloat16")
+    made = dataclasses.replace(made, tx=tx)
+    state, _ = made.update(start(made, mesh), rows(made), 0.9)
+    dtypes = [x.dtype for x in jax.tree.leaves(state.opt_state) if x.ndim]
+    assert dtypes.count("bfloat16") == dtypes.count("float32") == len(jax.tree.leaves(state.params))
+    assert_same(state.params, expected[0], atol=2e-4)  # 1% of a step of 1e-2
+
+
+def test_gradients_are_the_same_with_prompts_shared(mesh):
+    """Rows that hold a prompt once against rows that repeat it, parameter by parameter."""
+    found = []
+    for shape in (PLAIN, PACKED):
+        made = learner(mesh, shape, micro_rows=1)
+        batch, params = rows(made), tiny.params(made.config, mesh, scale=3.0)
+        placed, count = made.place(batch)
+        with jax.set_mesh(mesh):
+            gradient = jax.jit(jax.grad(made._loss, has_aux=True))
+            parts = [
+                gradient(params, jax.tree.map(lambda x, i=i: x[i], placed), jnp.float32(0.9), {}, None)
+                for i in range(int(count))
+            ]
+        weights = sum(float(w) for _, (w, _) in parts)
+        found.append(jax.tree.map(lambda *g, w=weights: sum(g) / w, *(g for g, _ in parts)))
+    assert sum(float(jnp.abs(x).sum()) for x in jax.tree.leaves(found[0])) > 1.0
+    assert_same(*found, atol=1e-5)
+
+
+LORA = lora_lib.Lora(3, 6.0, ("q", "o", "down"))
+
+
+def test_adapters_alone_are_trained(mesh):
+    """Frozen parameters keep every bit, the optimizer holds nothing of them, and the policy is what was scored."""
+    made = dataclasses.replace(learner(mesh), lora=LORA)
+    params = tiny.params(made.config, mesh, scale=3.0)
+    before = jax.device_get(params)
+    state, batch = made.start(params, seed=1), rows(made)
+    first = jax.device_get(state.params)
+    for _ in range(3):
+        state, numbers = made.update(state, batch, 0.9)
+    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(state.frozen))
+    assert all(np.any(a != b) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(jax.device_get(state.params))))
+    sizes = lambda tree: sum(x.size for x in jax.tree.leaves(tree) if x.ndim)  # noqa: E731
+    assert sizes(state.opt_state) == 2 * sizes(state.params) < 0.2 * sizes(state.frozen)
+    policy = jax.device_get(made.policy(state))
+    moved = {
+        (layer, name)
+        for layer, old in before.items() if layer.startswith("layers")
+        for name in old if np.any(old[name] != policy[layer][name])
+    }  # fmt: skip
+    assert moved == {(f"layers_{i}", name) for i in range(2) for name in LORA.targets}
+    np.testing.assert_array_equal(before["embed"], policy["embed"])
+    assert made._update._cache_size() <= 2 and float(numbers["actor/skipped"]) == 0.0
+
+
+def test_gradient_of_adapters_is_that_of_the_matrices_they_add_to(mesh):
+    """dA = s dW B', dB = s A' dW, with dW of the merged network."""
+    whole, made = learner(mesh), dataclasses.replace(learner(mesh), lora=LORA)
+    params, batch = tiny.params(made.config, mesh, scale=3.0), rows(made)
+    state = made.start(params)
+    rng = np.random.default_rng(3)
+    adapters = jax.tree.map(lambda x: jnp.asarray(0.3 * rng.normal(size=x.shape), x.dtype), state.params)
+    placed, _ = made.place(batch)
+    micro = jax.tree.map(lambda x: x[0], placed)
+    with jax.set_mesh(mesh):
+        grad = lambda m: jax.jit(jax.grad(lambda p, f: m._loss(p, micro, jnp.float32(0.9), {}, None, f)[0]))  # noqa: E731
+        found = grad(made)(adapters, params)
+        full = grad(whole)(lora_lib.merged(params, adapters, LORA.scale), ())
+    for layer, factors in adapters.items():
+        for name, f in factors.items():
+            slope = LORA.scale * np.asarray(full[layer][name], np.float64)
+            np.testing.assert_allclose(found[layer][name]["a"], slope @ np.asarray(f["b"]).T, atol=2e-4)
+            np.testing.assert_allclose(found[layer][name]["b"], np.asarray(f["a"]).T @ slope, atol=2e-4)
+
+
+def test_adapters_on_eight_devices_equal_one(mesh):
+    big, config = sharding.make_mesh(data=2, fsdp=4, tensor=1), tiny.config("llama", scan_layers=True)
+    found = []
+    for where, micro in ((mesh, 4), (big, 8)):
+        made = dataclasses.replace(learner(where, micro_rows=micro, config=config), lora=LORA)
+        params = qwen.stack_layers(tiny.params(tiny.config("llama"), mesh, scale=3.0))
+        state = made.start(jax.device_put(params, jax.tree.map(lambda s: s.sharding, made.weights)))
+        for _ in range(2):
+            state, _ = made.update(state, rows(made), 0.9)
+        found.append(jax.device_get(made.policy(state)))
+        assert made._update._cache_size() == 1
+    assert_same(*found, atol=2e-4)
+
+
+def test_adapters_and_a_modelled_output_matrix_exclude_each_other(mesh):
+    capo = objectives.preset("capo", 10)
+    with pytest.raises(ValueError, match=r"output matrix, which lora\.rank freezes"):
+        dataclasses.replace(learner(mesh, **capo), lora=LORA)
 
 
 def test_schedule():

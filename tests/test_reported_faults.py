@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from lanpo_jax import batching, data, evaluate, metrics, optimizer
+from lanpo_jax import batching, data, metrics, optimizer, scores
 from lanpo_jax.objectives import advantages
 from lanpo_jax.objectives import groups as groups_lib
 from lanpo_jax.rewards import reward, shaping
@@ -113,15 +113,15 @@ def test_soft_overlong_penalty():  # rew-05 and rew-06
 
 
 def test_pass_at_k():  # met-02, met-03, met-04
-    assert [evaluate.pass_at(4, 1, k) for k in (1, 2, 4)] == [0.25, 0.5, 1.0]
-    assert math.isclose(evaluate.pass_at(8, 2, 4), 0.7857142857, rel_tol=1e-9)
+    assert [scores.pass_at(4, 1, k) for k in (1, 2, 4)] == [0.25, 0.5, 1.0]
+    assert math.isclose(scores.pass_at(8, 2, 4), 0.7857142857, rel_tol=1e-9)
     with pytest.raises(ValueError, match="pass@5 of 3 samples"):
-        evaluate.pass_at(3, 1, 5)
+        scores.pass_at(3, 1, 5)
 
 
 def test_standard_error_is_over_problems():  # met-05
     correct = np.array([[1, 1], [0, 0], [1, 0], [1, 0]], bool)
-    low, high = evaluate.interval(correct)
+    low, high = scores.interval(correct)
     centre, half = 0.5, 1.959964 * 0.2041241452
     np.testing.assert_allclose([low, high], [centre - half, centre + half], rtol=1e-6)
 

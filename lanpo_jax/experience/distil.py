@@ -6,7 +6,7 @@ import fractions
 import re
 from collections.abc import Sequence
 
-from lanpo_jax.experience import index, prompts
+from lanpo_jax.experience import features, prompts
 
 REASONS = ("empty", "too_long", "copied", "answer")  # why a principle is rejected
 
@@ -116,7 +116,7 @@ def number(text: str) -> fractions.Fraction | None:
 
 def overlap(text: str, source: str, n: int = 4) -> float:
     """The share of a text's word n-grams that stand in the source, in [0, 1]; shorter texts count as one n-gram."""
-    words, pool = index.tokens(text), index.tokens(source)
+    words, pool = features.tokens(text), features.tokens(source)
     n = max(1, min(n, len(words)))
     grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
     known = {tuple(pool[i : i + n]) for i in range(len(pool) - n + 1)}

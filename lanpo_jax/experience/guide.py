@@ -15,8 +15,11 @@ from lanpo_jax import spec, types
 from lanpo_jax.experience import index, leak, pool, prompts, retrieval
 
 MODES = ("plain", "intra", "inter", "leak")
-FALLBACKS = ("no_attempt", "small_pool", "nothing_similar", "too_long")  # why a group that drew a mode went plain
+# Why a group that drew a mode went plain.
+FALLBACKS = ("no_attempt", "small_pool", "nothing_similar", "nothing_relevant", "too_long")
 LESSONS = ("principle", "raw")  # what a solved problem leaves for others: a principle, or its raw solution
+LEVELS = ("group", "rollout")  # what draws a mode
+SCOPES = ("shared", "per_mode")  # what an advantage is taken over: all rollouts of a problem, or those of one prompt
 
 Fits = Callable[[prompts.Messages, int], bool]  # (messages, max_new_tokens) -> within the model's limit
 
@@ -29,6 +32,17 @@ class Plan:
     mode: str
     prompt: types.Prompt
     info: Mapping[str, Any]
+    family: str = ""  # as in types.Group
+    shared: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class _Draw:
+    """Rollouts of the n-th problem that drew the same mode."""
+
+    n: int
+    mode: str
+    rollouts: int
 
 
 # What a mode offers for one problem: the prompt's messages, or None with info["fallback"] saying why.
@@ -51,15 +65,21 @@ def choose(modes: Mapping[str, float], draw: float) -> str:
     return max(sorted(modes), key=lambda name: modes[name])  # the shares sum to 1 only within rounding
 
 
-def check(modes: Mapping[str, float], lesson: str) -> None:
-    """Refuses unknown modes and lessons, and probabilities that are none."""
+def check(modes: Mapping[str, float], lesson: str, mix_level: str = "group", advantage_scope: str = "shared") -> None:
+    """Refuses unknown modes and other choices, and probabilities that are none."""
     for name in modes:
         if name not in MODES:
             raise ValueError(f"Mode {name!r} is not known{spec.nearest(name, MODES)}; there are: {', '.join(MODES)}.")
     if min(modes.values(), default=0.0) < 0 or abs(sum(modes.values()) - 1) > 1e-6:
         raise ValueError(f"Mode probabilities {dict(modes)} do not sum to 1; change them.")
-    if lesson not in LESSONS:
-        raise ValueError(f"Lesson {lesson!r} is not known; there are: {', '.join(LESSONS)}.")
+    choices = {
+        "Lesson": (lesson, LESSONS),
+        "mix_level": (mix_level, LEVELS),
+        "advantage_scope": (advantage_scope, SCOPES),
+    }
+    for what, (name, known) in choices.items():
+        if name not in known:
+            raise ValueError(f"{what} {name!r} is not known; there are: {', '.join(known)}.")
 
 
 def plain(
@@ -91,13 +111,20 @@ def plan(
     principle_tokens: int,
     min_pool: int,
     lesson: str,
+    mix_level: str = "group",
+    advantage_scope: str = "shared",
 ) -> list[Plan]:
-    """One plan per problem, in order; retrieval is asked once for all of them."""
-    drawn = [choose(modes, chance(seed, step, p.id, "mode")) for p in problems]
-    hits = _hits(problems, drawn, step, seed, memory, retrieve, min_pool)
+    """Plans in the order of the problems; retrieval is asked once for all of them.
+
+    One plan per problem, or with `mix_level='rollout'` one per problem and mode that any of its rollouts drew; what
+    fell back joins the plain ones.
+    """
+    draws = [d for n, p in enumerate(problems) for d in _draws(n, p, step, seed, modes, group, mix_level)]
+    owners, drawn = [problems[d.n] for d in draws], [d.mode for d in draws]
+    hits = _hits(owners, drawn, step, seed, memory, retrieve, min_pool)
     budget = principle_tokens if lesson == "principle" else attempt_tokens
     offers: list[_Offer] = []
-    for i, (problem, mode) in enumerate(zip(problems, drawn, strict=True)):
+    for i, (problem, mode) in enumerate(zip(owners, drawn, strict=True)):
         if mode == "plain":
             offer = None, {}
         elif mode == "inter":
@@ -108,7 +135,16 @@ def plan(
             offer = _about(problem, attempt, templates, mode), info
         offers.append(offer)
     offers = [_limit(offer, fits, max_new_tokens) for offer in offers]
-    return _plans(problems, drawn, offers, templates, purpose, group, max_new_tokens)
+    family = f"{purpose}/" if mix_level == "rollout" else ""
+    return _plans(problems, draws, offers, templates, purpose, max_new_tokens, family, advantage_scope == "shared")
+
+
+def _draws(n: int, problem: types.Problem, step, seed, modes, group: int, mix_level: str) -> list[_Draw]:
+    """The modes of a problem's rollouts: one for all, or each its own."""
+    if mix_level == "group":
+        return [_Draw(n, choose(modes, chance(seed, step, problem.id, "mode")), group)]
+    drawn = collections.Counter(choose(modes, chance(seed, step, problem.id, f"mode/{i}")) for i in range(group))
+    return [_Draw(n, mode, drawn[mode]) for mode in sorted(drawn)]
 
 
 def _hits(problems, drawn, step, seed, memory, retrieve, min_pool) -> dict[int, list[index.Hit]]:
@@ -122,13 +158,16 @@ def _hits(problems, drawn, step, seed, memory, retrieve, min_pool) -> dict[int, 
 
 def _inter(question: str, hits, memory: pool.Pool, templates, truncate, budget: int, lesson: str) -> _Offer:
     """Lessons of other problems; `hits` is None while the pool is too small to be asked."""
+    judged = hits.values if isinstance(hits, retrieval.Judged) else ()
     if not hits:
-        return None, {"fallback": "small_pool" if hits is None else "nothing_similar"}
+        reason = "small_pool" if hits is None else "nothing_relevant" if judged else "nothing_similar"
+        return None, {"fallback": reason, "judged": judged}
     entries = [memory.entry(hit.id) for hit in hits]
     shown = [prompts.shorten(e.principle.text, budget, truncate) for e in entries]
     info = {
         "sources": tuple(hit.id for hit in hits),
         "similarity": max(hit.similarity for hit in hits),
+        "judged": judged,  # P(yes) of all candidates, empty where no model was asked
         "principle_steps": tuple(e.principle.step for e in entries),
         "cut": sum(cut for _, cut in shown),
     }
@@ -159,21 +198,39 @@ def _about(problem: types.Problem, attempt: str | None, templates, mode: str) ->
 
 def _limit(offer: _Offer, fits: Fits, max_new_tokens: int) -> _Offer:
     """Withdraws a guided prompt that is too long for the model."""
-    messages, _ = offer
+    messages, info = offer
     if messages is None or fits(messages, max_new_tokens):
         return offer
-    return None, {"fallback": "too_long"}
+    return None, {"fallback": "too_long", "judged": info.get("judged", ())}
 
 
-def _plans(problems, drawn, offers: Sequence[_Offer], templates, purpose, group, max_new_tokens) -> list[Plan]:
-    modes = ["plain" if messages is None else mode for mode, (messages, _) in zip(drawn, offers, strict=True)]
-    keys = _keys(problems, modes, purpose)
+def _plans(
+    problems, draws: Sequence[_Draw], offers: Sequence[_Offer], templates, purpose, max_new_tokens, family, shared
+) -> list[Plan]:
+    """One plan per problem and final mode; without a `family` prefix each is a family of its own."""
+    joined: dict[tuple[int, str], list[tuple[_Draw, _Offer]]] = {}
+    for draw, offer in zip(draws, offers, strict=True):
+        joined.setdefault((draw.n, "plain" if offer[0] is None else draw.mode), []).append((draw, offer))
+    keys = _keys([problems[n] for n, _ in joined], [mode for _, mode in joined], purpose)
     plans = []
-    for problem, wanted, mode, (messages, info), key in zip(problems, drawn, modes, offers, keys, strict=True):
-        bare = prompts.plain(problem.text, templates)
-        info = {**info, "drawn": wanted, "bare": bare}  # `bare`: for training under the unguided prompt
-        plans.append(Plan(problem, mode, types.Prompt(messages or bare, group, key, max_new_tokens), info))
+    for ((n, mode), parts), key in zip(joined.items(), keys, strict=True):
+        bare = prompts.plain(problems[n].text, templates)
+        rollouts = sum(draw.rollouts for draw, _ in parts)
+        prompt = types.Prompt(parts[0][1][0] or bare, rollouts, key, max_new_tokens)
+        info = _joined(parts) | {"bare": bare}  # for training under the unguided prompt
+        plans.append(Plan(problems[n], mode, prompt, info, family and f"{family}{n}", shared))
     return plans
+
+
+def _joined(parts: Sequence[tuple[_Draw, _Offer]]) -> dict[str, Any]:
+    """What was decided on the way to one prompt; where rollouts fell back to it, why and how many."""
+    info = {name: value for _, (_, more) in parts for name, value in more.items()}
+    info["drawn"] = tuple(draw.mode for draw, _ in parts)
+    info["judged"] = tuple(value for _, (_, more) in parts for value in more.get("judged", ()))
+    fallen = [(more["fallback"], draw.rollouts) for draw, (_, more) in parts if "fallback" in more]
+    if fallen:
+        info |= {"fallback": ", ".join(reason for reason, _ in fallen), "fell_back": sum(n for _, n in fallen)}
+    return info
 
 
 def _keys(problems: Sequence[types.Problem], modes: Sequence[str], purpose: str) -> list[str]:

@@ -127,6 +127,10 @@ class Pool:
         self._evict()
         return [id in self._entries for id, _ in problems]
 
+    def forbidden(self, texts: Sequence[str]) -> list[bool]:
+        """Which texts are evaluation problems or near-duplicates of one."""
+        return self._forbidden.duplicates(texts)
+
     def add_attempts(
         self, id: str, attempts: Sequence[Attempt], rewards: Sequence[float], correct: Sequence[bool]
     ) -> None:

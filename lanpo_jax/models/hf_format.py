@@ -1,12 +1,16 @@
-"""Hugging Face checkpoint directories: config.json with model.safetensors, or shards with an index."""
+"""Hugging Face checkpoint directories, read and written: config.json, and model.safetensors or shards with an index."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import safetensors
+import safetensors.numpy
 
 from lanpo_jax.models import published
 
@@ -104,3 +108,33 @@ def _read(file: Path, name: str) -> np.ndarray:
     # Opened anew for each tensor: a mapping kept open would leave every page read so far in resident memory.
     with _open(file) as handle:
         return handle.get_tensor(name)
+
+
+DTYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+
+def write_tensors(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str], np.ndarray], dtype: str, shard_bytes: int
+) -> list[str]:
+    """Writes tensors as `save_pretrained` does: one file, or shards of at most `shard_bytes` and their index.
+
+    `read(name)` brings one tensor to the host; a shard at a time is in memory. Returns the names of the files.
+    """
+    size = {name: int(np.prod(shape)) * DTYPES[dtype].itemsize for name, shape in shapes.items()}
+    shards: list[list[str]] = [[]]
+    for name in shapes:
+        if shards[-1] and sum(size[n] for n in shards[-1]) + size[name] > shard_bytes:
+            shards.append([])
+        shards[-1].append(name)
+    count = len(shards)
+    files = [SINGLE] if count == 1 else [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
+    for file, names in zip(files, shards, strict=True):
+        tensors = {name: np.ascontiguousarray(read(name).astype(DTYPES[dtype])) for name in names}
+        safetensors.numpy.save_file(tensors, folder / file, metadata={"format": "pt"})
+        (folder / file).chmod(0o644)  # the library makes files that only their owner can read
+    if count > 1:
+        where = {name: file for file, names in zip(files, shards, strict=True) for name in names}
+        index = {"metadata": {"total_size": sum(size.values())}, "weight_map": where}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        files.append(INDEX)
+    return files

@@ -15,12 +15,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import ad_checkpoint
 
 from lanpo_jax import sharding, spec
 from lanpo_jax.models import attention
 
 FORMS = ("qwen2", "qwen3", "llama")
-REMAT = ("none", "full", "dots")
+REMAT = ("none", "full", "dots", "offload")
+LAYER_INPUT = "layer_input"  # what remat='offload' keeps on the host
 ROPE_SCALINGS = ("default", "linear", "llama3", "yarn")
 
 
@@ -156,9 +158,10 @@ class Block(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x, tables, segments, past, cache, prompt_lengths, index):
-        """x [.., D] -> x [.., D] and (k, v) of the whole row; or, given a `cache`, that cache with one token more."""
+    def __call__(self, x, tables, segments):
+        """x [B, L, D] -> x [B, L, D] and (k, v) of the whole row."""
         c = self.config
+        x = ad_checkpoint.checkpoint_name(x, LAYER_INPUT)
         normed = rms_norm(x, self._vector("attention_norm", c.width), c.norm_eps)
         q = self._heads(normed, "q", c.heads)
         k = self._heads(normed, "k", c.kv_heads)
@@ -167,12 +170,7 @@ class Block(nn.Module):
             q = rms_norm(q, self._vector("q_norm", c.head_size), c.norm_eps)
             k = rms_norm(k, self._vector("k_norm", c.head_size), c.norm_eps)
         q, k = rotate(q, tables), rotate(k, tables)
-        if past is not None:
-            k, v = (jnp.concatenate(pair, axis=1) for pair in zip(past, (k, v)))
-        if cache is None:
-            mixed, memory = attention.full(q, k, v, segments), (k, v)
-        else:
-            mixed, memory = attention.cached(q, k, v, cache, prompt_lengths, index)
+        mixed = attention.full(q, k, v, segments)
         mixed = mixed.reshape(*mixed.shape[:-2], c.heads * c.head_size)
         x = x + self._matmul(mixed, "o", c.width, ("heads", "embed"))
 
@@ -182,7 +180,7 @@ class Block(nn.Module):
         up = self._matmul(normed, "up", c.mlp, ("embed", "mlp"))
         down = self._matmul(jax.nn.silu(gate) * up, "down", c.width, ("mlp", "embed"))
         x = x + down.reshape(x.shape)
-        return _pinned(self, x), memory
+        return _pinned(self, x), (k, v)
 
     def _vector(self, name: str, size: int, axis: str | None = None, init=nn.initializers.ones):
         return self.param(name, nn.with_logical_partitioning(init, (axis,)), (size,))
@@ -190,7 +188,11 @@ class Block(nn.Module):
     def _matmul(self, x: jax.Array, name: str, size: int, axes: tuple[str, str]) -> jax.Array:
         init = nn.with_logical_partitioning(nn.initializers.normal(0.02), axes)
         kernel = self.param(name, init, (x.shape[-1], size))
-        return x @ kernel.astype(x.dtype)
+        y = x @ kernel.astype(x.dtype)
+        if self.has_variable("lora", name):
+            factors = self.get_variable("lora", name)
+            y += (x @ factors["a"].astype(x.dtype)) @ factors["b"].astype(x.dtype)
+        return y
 
     def _heads(self, x: jax.Array, name: str, heads: int) -> jax.Array:
         size = heads * self.config.head_size
@@ -203,16 +205,14 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Token ids to final hidden states; the head is apart (`head`), so that nobody pays for logits that are not read.
 
-    Whole rows: `tokens`, `positions`, `segments` [B, L] -> hidden [B, L, D] and the layers' (k, v) [B, L, K, H];
-    with a `past` of such (k, v), the rows go on from there and the (k, v) returned hold both.
-    One token: `tokens`, `positions` [B], `cache`, `prompt_lengths` [P], `index` [] -> hidden [B, D] and the new cache.
-    Per-layer values are a tuple over layers, or stacked on axis 0 with `config.scan_layers`.
+    `tokens`, `positions`, `segments` [B, L] -> hidden [B, L, D] and (k, v) [B, L, K, H] of each layer: a tuple, or
+    stacked on axis 0 with `config.scan_layers`. One token at a time is `packed.step`.
     """
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, tokens, positions, segments=None, past=None, cache=None, prompt_lengths=None, index=None):
+    def __call__(self, tokens, positions, segments):
         c = self.config
         init = nn.with_logical_partitioning(nn.initializers.normal(0.02), ("vocab", "embed"))
         embed = self.param("embed", init, (c.vocab, c.width))
@@ -220,22 +220,19 @@ class Decoder(nn.Module):
         tables = rope_tables(c, positions)
         block = _remat(Block, c.remat)
         if c.scan_layers:
-            per_layer = [nn.broadcast if value is None else 0 for value in (past, cache)]
             layers = nn.scan(
                 block,
-                variable_axes={"params": 0},
+                variable_axes={"params": 0, "lora": 0},
                 split_rngs={"params": True},
-                in_axes=(nn.broadcast, nn.broadcast, *per_layer, nn.broadcast, nn.broadcast),
+                in_axes=(nn.broadcast, nn.broadcast),
                 length=c.layers,
                 metadata_params={nn.PARTITION_NAME: "layers"},
             )(c, name="layers")
-            x, memory = layers(x, tables, segments, past, cache, prompt_lengths, index)
+            x, memory = layers(x, tables, segments)
         else:
             memory = ()
             for i in range(c.layers):
-                before, layer_cache = (None if value is None else value[i] for value in (past, cache))
-                layer = block(c, name=f"layers_{i}")
-                x, kept = layer(x, tables, segments, before, layer_cache, prompt_lengths, index)
+                x, kept = block(c, name=f"layers_{i}")(x, tables, segments)
                 memory += (kept,)
         scale = self.param("final_norm", nn.with_logical_partitioning(nn.initializers.ones, (None,)), (c.width,))
         if not c.tied:
@@ -250,11 +247,19 @@ def _pinned(module: nn.Module, x: jax.Array) -> jax.Array:
 
 
 def _remat(block: type[nn.Module], policy: str) -> type[nn.Module]:
-    """Trades time for memory in the backward pass: keep all | keep layer inputs | keep matrix products."""
+    """Trades time for memory in the backward pass: keep all | matrix products | layer inputs | those, on the host."""
     if policy == "none":
         return block
-    kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if policy == "dots" else None
-    return nn.remat(block, policy=kept, prevent_cse=False)
+    policies = jax.checkpoint_policies
+    kept = {
+        "dots": policies.dots_with_no_batch_dims_saveable,
+        "full": None,
+        "offload": policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=[], names_which_can_be_offloaded=[LAYER_INPUT], offload_src="device",
+            offload_dst=sharding.HOST,
+        ),
+    }  # fmt: skip
+    return nn.remat(block, policy=kept[policy], prevent_cse=False)
 
 
 def head(params: Mapping[str, Any]) -> jax.Array:

@@ -106,6 +106,13 @@ def export_tensor(params: Mapping[str, Any], place: Place) -> np.ndarray:
     return np.ascontiguousarray(host.T) if place.transpose else host
 
 
+def export_shape(params: Mapping[str, Any], place: Place) -> tuple[int, ...]:
+    """The shape of what `export_tensor` gives."""
+    leaf = functools.reduce(lambda node, key: node[key], place.keys, params)
+    shape = tuple(leaf.shape if place.layer is None else leaf.shape[1:])
+    return shape[::-1] if place.transpose else shape
+
+
 def load_params(checkpoint: published.Checkpoint, abstract_params: Mapping[str, Any]) -> dict[str, Any]:
     """Reads a checkpoint into a tree of jax.Arrays like `abstract_params`, of jax.ShapeDtypeStructs.
 

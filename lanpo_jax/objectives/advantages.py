@@ -74,12 +74,14 @@ def arm(groups: groups_lib.Groups, *, alpha: float = 0.3, share: float = 0.2, ep
     """A = group_norm + alpha·(c(prompt) - c(completion)) in groups with right and wrong answers (ProGRPO, 2602.05281).
 
     c is `groups.confidence`, exp of the mean log-probability of the `share` least likely tokens: sure answers earn
-    less, unsure ones more. alpha = 0.3 is ours; the share of 20% is published.
+    less, unsure ones more. alpha = 0.3 is ours; the share of 20% is published. The paper also moves groups that are all
+    right; here equal rewards give exactly 0, as everywhere.
     """
     advantages = group_norm(groups, eps=eps)
     known, correct = groups.known, np.asarray(groups.correct, bool)
-    mixed = (correct & known).any(-1) & (~correct & known).any(-1)
-    gap = groups.prompt_confidence[:, None] - groups_lib.confidence(groups.old_logprobs, groups.mask, share=share)
+    mixed = (correct & known).any(-1) & (~correct & known).any(-1) & ~groups_lib.equal(groups)
+    prompt = groups.prompt_confidence.reshape(len(known), -1)
+    gap = prompt - groups_lib.confidence(groups.old_logprobs, groups.mask, share=share)
     return advantages + np.where(mixed[:, None] & known, alpha * gap, 0.0)
 
 
@@ -124,7 +126,8 @@ def mvar(
     distribution: A_S = (mix·(-(a - S)+/low) + ((S - a)+ - (S - b)+)/(high - low))/(mix + 1)/std(S in the bundle), and
     shared among the bundle's j-th completions in proportion to R - mean of their group, equally where that sums to ~0.
     A bundle whose scores are all equal and a group whose rewards are all equal get 0 (the public code divides the
-    first by eps alone). Unknown rewards count as their group's mean.
+    first by eps alone). Unknown rewards count as their group's mean. Defaults are those of the code's script for hard
+    mathematics; in the very first step, where it takes each bundle's own quantiles, we take those of all scores.
     """
     scores = groups_lib.bundle_scores(groups, bundle)  # [P/bundle, G]
     if groups.state.get("quantiles_known", 0):

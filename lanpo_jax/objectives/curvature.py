@@ -1,8 +1,12 @@
-"""What a planned optimizer step of the output head would do to each token's distribution (CAPO, arXiv 2510.00819).
+"""What the optimizer would do to a token's distribution if it followed that token alone (CAPO, arXiv 2510.00819).
 
-The head is a model of the whole step that can be evaluated before it is taken: its gradient for one token is
-A·v·h^T with v = onehot(token) - pi and h the last hidden state, and Adam's moments turn the sum of those into a step.
-Everything is chunked over tokens and exact over the vocabulary; the paper's top-k is an approximation of that.
+The last layer is a model of the whole network that can be evaluated before a step is taken. A token's gradient in the
+output head is A·v·h^T with v = onehot(token) - pi and h the last hidden state; Adam's moments of the head turn it into
+a step, and that step changes the logits by u. As in the authors' code (github.com/luckeciano/stable-pg-llm) pi is that
+of the `top` most likely tokens, and before the first update the gradient itself is the step.
+
+Ours: the moments are the trainer's own, where the authors keep a second, sparse Adam for this purpose; the sampled
+token always counts among the `top`.
 """
 
 from __future__ import annotations
@@ -12,73 +16,57 @@ import jax.numpy as jnp
 
 from lanpo_jax.objectives import logprobs as logprobs_lib
 
-
-def head_gradient(
-    hidden: jax.Array,
-    head: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array,
-    *,
-    temperature: jax.Array | float = 1.0,
-    chunk: int = logprobs_lib.CHUNK,
-    tied: bool = False,
-) -> jax.Array:
-    """sum over tokens of weights·d log pi(target)/d head, in the shape of `head`; weights [M] = A·mask/count."""
-
-    def objective(head: jax.Array) -> jax.Array:
-        logprobs, _ = logprobs_lib.token_logprobs(
-            hidden, head, targets, temperature=temperature, chunk=chunk, tied=tied
-        )
-        return jnp.sum(jnp.where(weights == 0, 0.0, logprobs) * weights)
-
-    return jax.grad(objective)(head)
-
-
-def planned_step(
-    gradient: jax.Array,
-    mu: jax.Array,
-    nu: jax.Array,
-    count: jax.Array | int,
-    *,
-    rate: jax.Array | float,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-) -> jax.Array:
-    """The change Adam would make to the head, *ascending* `gradient`: rate·m_hat/(sqrt(v_hat) + eps).
-
-    `mu`, `nu`, `count` are Adam's state before the step, in the convention of a loss that is minimised (optax): the
-    gradient of the loss is -gradient.
-    """
-    count = count + 1
-    mu = b1 * mu - (1 - b1) * gradient
-    nu = b2 * nu + (1 - b2) * jnp.square(gradient)
-    return -rate * (mu / (1 - b1**count)) / (jnp.sqrt(nu / (1 - b2**count)) + eps)
+TOP = 50  # logits that are modelled
+CHUNK = 64  # tokens at a time, over all devices: each holds several arrays [TOP, D]
 
 
 def terms(
     hidden: jax.Array,
     head: jax.Array,
-    step: jax.Array,
     targets: jax.Array,
+    advantages: jax.Array,
+    moments: tuple[jax.Array, jax.Array, jax.Array],
     *,
+    rate: jax.Array | float,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
     temperature: jax.Array | float = 1.0,
-    chunk: int = logprobs_lib.CHUNK,
+    top: int = TOP,
+    chunk: int = CHUNK,
     tied: bool = False,
 ) -> dict[str, jax.Array]:
-    """First- and second-order effect of `step` on each token, without gradient: `drift` and `spread`, each [M].
+    """First- and second-order effect of each token's own step on itself, without gradient: `drift`, `spread`, [M].
 
-    With u = hidden·step/temperature the change of the logits and v = onehot(target) - pi: drift = v·u is the change of
-    the log-probability to first order, spread = u^T(diag pi - pi pi^T)u minus twice its second-order part.
+    drift = v·u is the change of its log-probability to first order; spread = u^T(diag pi - pi pi^T)u is minus twice the
+    second-order part. `hidden` [M, D], `head` [D, V] ([V, D] with `tied`), `targets` and `advantages` [M]; `moments`
+    are Adam's mu and nu of the head and the number of updates made, for a loss that is minimised (optax).
     """
+    hidden, head = jax.lax.stop_gradient((hidden, head))
+    top = min(top, head.shape[0 if tied else 1])
 
-    def effect(hidden: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
-        probs = jax.nn.softmax(logprobs_lib.project(hidden, head, tied) / temperature, axis=-1)
-        change = logprobs_lib.project(hidden, step, tied) / temperature
+    def effect(hidden: jax.Array, targets: jax.Array, advantages: jax.Array) -> dict[str, jax.Array]:
+        logits = logprobs_lib.project(hidden, head, tied) / temperature
+        own = jnp.arange(logits.shape[-1]) == targets[:, None]
+        _, chosen = jax.lax.top_k(jnp.where(own, jnp.inf, logits), top)
+        probs = jax.nn.softmax(jnp.take_along_axis(logits, chosen, axis=-1), axis=-1)
+        v = (chosen == targets[:, None]) - probs
+        h = hidden.astype(logits.dtype)[:, None, :] / temperature  # of which a logit is the product with its row
+        gradient = advantages[:, None, None] * v[..., None] * h
+        change = rate * jnp.sum(_adam(gradient, chosen, moments, b1, b2, eps, tied) * h, axis=-1)
         average = jnp.sum(probs * change, axis=-1)
-        chosen = logprobs_lib.pick(change, targets)
         # centred before squaring: E[u^2] - E[u]^2 would cancel catastrophically under a common offset
         spread = jnp.sum(probs * jnp.square(change - average[:, None]), axis=-1)
-        return {"drift": chosen - average, "spread": spread}
+        return {"drift": jnp.sum(v * change, axis=-1), "spread": spread}
 
-    return jax.lax.stop_gradient(logprobs_lib.map_tokens(effect, (hidden, targets), chunk))
+    return jax.lax.stop_gradient(logprobs_lib.map_tokens(effect, (hidden, targets, advantages), chunk))
+
+
+def _adam(gradient: jax.Array, chosen: jax.Array, moments, b1: float, b2: float, eps: float, tied: bool) -> jax.Array:
+    """The step (at rate 1) that Adam would make if `gradient` [m, top, D], *ascending*, were all of its gradient."""
+    mu, nu = (x[chosen] if tied else jnp.moveaxis(x[:, chosen], 0, -1) for x in moments[:2])
+    count = moments[2] + 1
+    mean = (1 - b1) * gradient - b1 * mu  # mu is of the loss, whose gradient is -gradient
+    square = (1 - b2) * jnp.square(gradient) + b2 * nu
+    step = mean / (1 - b1**count) / (jnp.sqrt(square / (1 - b2**count)) + eps)
+    return jnp.where(count == 1, gradient, step)

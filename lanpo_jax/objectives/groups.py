@@ -10,7 +10,10 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Groups:
-    """The rewards of P prompts with G completions each, and what some methods read beside them."""
+    """The rewards of P prompts with up to G completions each, and what some methods read beside them.
+
+    A place without a completion is one that is not scored; its other entries may hold anything.
+    """
 
     rewards: np.ndarray  # [P, G]
     lengths: np.ndarray | None = None  # [P, G] tokens
@@ -18,7 +21,7 @@ class Groups:
     correct: np.ndarray | None = None  # [P, G] bool: the verifier's verdict (ProGRPO)
     mask: np.ndarray | None = None  # [P, G, T]
     old_logprobs: np.ndarray | None = None  # [P, G, T]
-    prompt_confidence: np.ndarray | None = None  # [P]: `confidence` of the prompt's own tokens (ProGRPO)
+    prompt_confidence: np.ndarray | None = None  # [P] or [P, G]: `confidence` of the prompt's own tokens (ProGRPO)
     values: np.ndarray | None = None  # [P, G, T] value head (PPO)
     token_rewards: np.ndarray | None = None  # [P, G, T]: dense part, e.g. -beta·KL; the reward joins the last token
     state: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)

@@ -2,19 +2,24 @@
 
 The single shift of the code base is applied here: `select` gathers for every token the hidden state that predicts it;
 everything after that is indexed by token.
+
+The vocabulary is walked in pieces, forward and backward: the softmax is accumulated as pieces come (arXiv 1805.02867),
+and the backward pass computes each piece's logits again. A pass reads every piece of the output matrix once, and writes
+its gradient once, so that devices which share the tokens add up that gradient once.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 
-# Tokens whose logits exist at one time, over all devices together: give 256 for each device that tokens are split
-# over. Fewer save memory; every chunk costs one reduction of the head's gradient across those devices.
-CHUNK = 256
+STATISTICS = ("logprobs", "entropy", "vocab_mean")
+TILE = 2**23  # logits that exist at one time on each device
+NARROWEST = 1024  # columns of a piece: fewer would have matrix units wait for memory
+LOWEST = -1e30  # finite, so that differences of it are numbers
 
 
 def select(hidden: jax.Array, source: jax.Array) -> jax.Array:
@@ -35,16 +40,16 @@ def token_logprobs(
     *,
     temperature: jax.Array | float = 1.0,
     entropy: bool = False,
-    chunk: int = CHUNK,
+    columns: int | None = None,
     tied: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Log-probabilities of `targets` [M] and, on request, entropies [M] (nats) of softmax(hidden·head/temperature).
 
-    `hidden` [M, D]; `head` [D, V], or [V, D] with `tied` (an embedding table). The product runs in hidden's dtype with
+    `hidden` [M, D]; `head` [D, V], or [V, D] with `tied` (an embedding table). Products run in hidden's dtype with
     float32 accumulation; temperature and softmax are float32. Exact and differentiable in hidden and head.
     """
     names = ("logprobs", "entropy") if entropy else ("logprobs",)
-    found = token_statistics(hidden, head, targets, temperature=temperature, names=names, chunk=chunk, tied=tied)
+    found = token_statistics(hidden, head, targets, temperature=temperature, names=names, columns=columns, tied=tied)
     return found["logprobs"], found.get("entropy")
 
 
@@ -55,46 +60,135 @@ def token_statistics(
     *,
     temperature: jax.Array | float = 1.0,
     names: Sequence[str] = ("logprobs",),
-    chunk: int = CHUNK,
+    columns: int | None = None,
+    devices: int = 1,
+    shards: int = 1,
     tied: bool = False,
 ) -> dict[str, jax.Array]:
     """Any of `logprobs`, `entropy`, `vocab_mean` (mean over the vocabulary of the log-probabilities), each [M].
 
-    Shapes and precision as in `token_logprobs`. Raises ValueError for an unknown name.
+    Shapes and precision as in `token_logprobs`. Tokens lie on `devices` devices and the vocabulary in `shards` equal
+    parts on others; `columns` of each part are taken at a time (None: as many as TILE allows). Raises ValueError for an
+    unknown name.
     """
-    unknown = set(names) - {"logprobs", "entropy", "vocab_mean"}
+    unknown = set(names) - set(STATISTICS)
     if unknown:
-        raise ValueError(f"No token statistic {sorted(unknown)}; there are: logprobs, entropy, vocab_mean.")
+        raise ValueError(f"No token statistic {sorted(unknown)}; there are: {', '.join(STATISTICS)}.")
+    part = head.shape[0 if tied else 1] // shards
+    columns = min(part, columns or _even(part, max(NARROWEST, TILE * devices // hidden.shape[0])))
+    return _statistics(hidden, head, targets, jnp.asarray(temperature), tuple(names), columns, shards, tied)
 
-    def statistics(hidden: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
-        logits = project(hidden, head, tied) / temperature
-        norm = jax.nn.logsumexp(logits, axis=-1)
-        results = {}
-        if "logprobs" in names:
-            results["logprobs"] = pick(logits, targets) - norm
+
+def _even(total: int, most: int) -> int:
+    """The width of equal pieces of at most about `most` that make up `total`, in multiples of 128."""
+    pieces = -(-total // most)
+    return -(-total // pieces // 128) * 128
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
+def _statistics(hidden, head, targets, temperature, names, columns, shards, tied) -> dict[str, jax.Array]:
+    return _forward(hidden, head, targets, temperature, names, columns, shards, tied)[0]
+
+
+def _forward(hidden, head, targets, temperature, names, columns, shards, tied):
+    vocabulary = head.shape[0 if tied else 1]
+
+    def add(i: jax.Array, sums):
+        top, total, own, weighted, plain = sums
+        piece, ids, fresh, _ = _piece(head, i, columns, shards, tied)
+        logits = jnp.where(fresh, project(hidden, piece, tied) / temperature, LOWEST)
+        highest = jnp.maximum(top, logits.max(-1))
+        below, moved = logits - highest[:, None], top - highest
+        mass = jnp.exp(below)
         if "entropy" in names:
-            results["entropy"] = norm - jnp.sum(jnp.exp(logits - norm[:, None]) * logits, axis=-1)
+            weighted = jnp.exp(moved) * (weighted + moved * total) + jnp.sum(mass * below, -1)
         if "vocab_mean" in names:
-            results["vocab_mean"] = jnp.mean(logits, axis=-1) - norm
-        return results
+            plain += jnp.sum(jnp.where(fresh, logits, 0), -1)
+        own += jnp.sum(jnp.where(fresh & (ids == targets[:, None]), logits, 0), -1)
+        return highest, jnp.exp(moved) * total + mass.sum(-1), own, weighted, plain
 
-    return map_tokens(statistics, (hidden, targets), chunk)
+    zeros = jnp.zeros(hidden.shape[0], jnp.promote_types(hidden.dtype, jnp.float32))
+    start = (zeros + LOWEST, zeros, zeros, zeros, zeros)
+    top, total, own, weighted, plain = jax.lax.fori_loop(0, _pieces(head, columns, shards, tied), add, start)
+    norm = top + jnp.log(total)
+    # weighted is the sum of exp(x)·x for logits x below the highest: nothing large cancels in the entropy.
+    found = {
+        "logprobs": own - norm,
+        "entropy": jnp.log(total) - weighted / total,
+        "vocab_mean": plain / vocabulary - norm,
+    }
+    saved = (hidden, head, targets, temperature, norm, found["entropy"])
+    return {name: found[name] for name in names}, saved
 
 
-def pick(x: jax.Array, targets: jax.Array) -> jax.Array:
-    """x[m, targets[m]] of [m, V], as a masked sum: local where the vocabulary is sharded, which a gather is not."""
-    return jnp.sum(jnp.where(jnp.arange(x.shape[-1]) == targets[:, None], x, 0), axis=-1)
+def _backward(names, columns, shards, tied, saved, slopes: Mapping[str, jax.Array]):
+    """d logprob/d logit = own - p; d entropy = -p (log p + entropy); d vocab_mean = 1/V - p; then the chain rule.
+
+    Cotangents meet operands in hidden's dtype: left to JAX, a float32 one would make the whole product a float32 one.
+    The head's gradient is kept in the head's own dtype, hidden's is summed in float32.
+    """
+    hidden, head, targets, temperature, norm, entropy = saved
+    vocabulary, axis = head.shape[0 if tied else 1], 1 if tied else 2
+    zero = jnp.zeros_like(norm)
+    own, spread, level = (slopes.get(name, zero)[:, None] for name in STATISTICS)
+
+    def add(i: jax.Array, sums):
+        to_hidden, to_head = sums
+        piece, ids, fresh, start = _piece(head, i, columns, shards, tied)
+        logp = project(hidden, piece, tied) / temperature - norm[:, None]
+        slope = -own - level
+        if "entropy" in names:
+            slope -= spread * (logp + entropy[:, None])
+        slope = jnp.exp(logp) * slope + jnp.where(ids == targets[:, None], own, 0)
+        if "vocab_mean" in names:
+            slope += level / vocabulary
+        slope = jnp.where(fresh, slope / temperature, 0).astype(hidden.dtype)
+        to_hidden += _dot(slope, piece.astype(hidden.dtype), 1, 0 if tied else 1)
+        new = _dot(slope, hidden, 0, 0) if tied else _dot(hidden, slope, 0, 0)
+        old = jax.lax.dynamic_slice_in_dim(to_head, start, columns, axis)
+        new = old + new.reshape(old.shape).astype(head.dtype)
+        return to_hidden, jax.lax.dynamic_update_slice_in_dim(to_head, new, start, axis)
+
+    start = jnp.zeros(hidden.shape, norm.dtype), jnp.zeros_like(_parts(head, shards, tied))
+    to_hidden, to_head = jax.lax.fori_loop(0, _pieces(head, columns, shards, tied), add, start)
+    return to_hidden.astype(hidden.dtype), to_head.reshape(head.shape), None, None
+
+
+_statistics.defvjp(_forward, _backward)
+
+
+def _parts(head: jax.Array, shards: int, tied: bool) -> jax.Array:
+    """The head with its vocabulary in parts as devices hold it: [shards, V/shards, D], or [D, shards, V/shards]."""
+    return head.reshape(shards, -1, head.shape[1]) if tied else head.reshape(head.shape[0], shards, -1)
+
+
+def _pieces(head: jax.Array, columns: int, shards: int, tied: bool) -> int:
+    return -(-head.shape[0 if tied else 1] // shards // columns)
+
+
+def _piece(head: jax.Array, i: jax.Array, columns: int, shards: int, tied: bool):
+    """Piece i of the head, its token ids, which of them are new, and its start in each part.
+
+    The last piece reaches back where `columns` does not divide a part: what it repeats is not new.
+    """
+    axis = 1 if tied else 2
+    parts = _parts(head, shards, tied)
+    size = parts.shape[axis]
+    start = jnp.minimum(i * columns, size - columns)
+    piece = jax.lax.dynamic_slice_in_dim(parts, start, columns, axis)
+    piece = piece.reshape(-1, head.shape[1]) if tied else piece.reshape(head.shape[0], -1)
+    place = jnp.tile(start + jnp.arange(columns), shards)
+    return piece, place + jnp.repeat(jnp.arange(shards) * size, columns), place >= i * columns, start
 
 
 def map_tokens(function: Callable, arrays: tuple[jax.Array, ...], chunk: int):
-    """Applies a function of token arrays [m, ..] to `chunk` tokens at a time, recomputed in the backward pass.
+    """Applies a function of token arrays [m, ..] to `chunk` tokens at a time.
 
     A chunk is a *stripe* (every n-th token), not a block: with tokens sharded over devices each chunk then has its
     share of every device's tokens, where blocks would leave all devices but one idle.
     """
     total = arrays[0].shape[0]
     count = -(-total // chunk)
-    function = jax.checkpoint(function)
     if count <= 1:
         return function(*arrays)
 
@@ -106,30 +200,9 @@ def map_tokens(function: Callable, arrays: tuple[jax.Array, ...], chunk: int):
     return jax.tree.map(lambda r: jnp.swapaxes(r, 0, 1).reshape(count * chunk, *r.shape[2:])[:total], results)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def project(hidden: jax.Array, head: jax.Array, tied: bool) -> jax.Array:
-    """hidden·head, multiplied in hidden's dtype, accumulated and returned in float32 (or better).
-
-    The backward pass multiplies in hidden's dtype too: left to JAX, a float32 cotangent meets a bfloat16 operand and
-    the product is done in float32, at several times the cost. The head's gradient is accumulated and returned in the
-    head's own dtype, so that the sum over chunks loses nothing.
-    """
+    """hidden·head, multiplied in hidden's dtype, accumulated and returned in float32 (or better)."""
     return _dot(hidden, head.astype(hidden.dtype), 1, 1 if tied else 0)
-
-
-def _project_forward(hidden: jax.Array, head: jax.Array, tied: bool):
-    return project(hidden, head, tied), (hidden, head)
-
-
-def _project_backward(tied: bool, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array):
-    hidden, head = saved
-    cotangent = cotangent.astype(hidden.dtype)
-    to_hidden = _dot(cotangent, head.astype(hidden.dtype), 1, 0 if tied else 1)
-    to_head = _dot(cotangent, hidden, 0, 0) if tied else _dot(hidden, cotangent, 0, 0)
-    return to_hidden.astype(hidden.dtype), to_head.astype(head.dtype)
-
-
-project.defvjp(_project_forward, _project_backward)
 
 
 def _dot(a: jax.Array, b: jax.Array, axis_a: int, axis_b: int) -> jax.Array:

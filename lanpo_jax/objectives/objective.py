@@ -97,13 +97,13 @@ def loss(
     aux: Mapping[str, jax.Array] | None = None,
     state: Mapping[str, jax.Array] | None = None,
 ) -> tuple[jax.Array, jax.Array, dict[str, pooled.Pooled]]:
-    """(sum, weight, metrics) of one micro-batch of B completions; the weight depends on masks alone.
+    """(sum, weight, metrics) of one micro-batch of B completions; the weight depends on what is masked alone.
 
     `logprobs` [B, T] carries the gradient; `aux` holds what `objective.needs` asks of the forward pass, [B, T] each
     ("entropy", "values", ...); `state` the scalars of a stateful method. Masked entries of any array may hold anything.
     """
-    tokens = _exclude(objective, tokens_lib.prepare(logprobs, batch, aux, state))
-    monitored = monitors.mismatch(tokens) | monitors.entropy(tokens)
+    tokens, excluded = _exclude(objective, tokens_lib.prepare(logprobs, batch, aux, state))
+    monitored = monitors.mismatch(tokens) | monitors.entropy(tokens) | excluded
     if objective.whole.func is not whole_lib.none:
         total, count, metrics = objective.whole(tokens)
         return total, count, jax.lax.stop_gradient(metrics | monitored)
@@ -203,13 +203,15 @@ def _terms(text: str) -> list[str]:
     return [ast.unparse(node), *reversed(found)]
 
 
-def _exclude(objective: Objective, tokens: tokens_lib.Tokens) -> tokens_lib.Tokens:
-    """Takes whole completions out of the batch, where a weights function says so."""
+def _exclude(objective: Objective, tokens: tokens_lib.Tokens) -> tuple[tokens_lib.Tokens, dict[str, pooled.Pooled]]:
+    """Takes completions or tokens out of the batch, where a weights function says so; and their share."""
+    before, metrics = tokens.mask, {}
     for part in objective.weights:
         if marks.read(part, "excludes"):
             batch = dataclasses.replace(tokens.batch, mask=tokens.mask * part(tokens))
             tokens = dataclasses.replace(tokens, batch=batch)
-    return tokens
+            metrics = {"actor/excluded": pooled.mean(1 - tokens.mask, before)}
+    return tokens, metrics
 
 
 def _weight(objective: Objective, tokens: tokens_lib.Tokens) -> tuple[jax.Array, dict[str, pooled.Pooled]]:

@@ -28,12 +28,18 @@ def sequence_token(tokens: tokens_lib.Tokens) -> jax.Array:
 
 
 def prefix_mean(tokens: tokens_lib.Tokens) -> jax.Array:
-    """log w_t = mean over k <= t of d_k, with gradient through the whole prefix (PNPO)."""
+    """log w_t = mean over k <= t of d_k, with gradient through the whole prefix (PNPO; no public source known to us).
+
+    The `geomean` mode of CTPO's public code has this value and the gradient of token t alone.
+    """
     return jnp.cumsum(tokens.delta * tokens.mask, axis=-1) / jnp.maximum(tokens.position, 1)
 
 
 def cumulative(tokens: tokens_lib.Tokens, *, cap: float = 10.0) -> jax.Array:
-    """log w_t = min(cap, sum over k <= t of d_k), with gradient through token t only (CTPO)."""
+    """log w_t = min(cap, sum over k <= t of d_k), with gradient through token t only (CTPO, arXiv 2605.07331).
+
+    As in its public code (`cum-token-cumprod`): d clipped to ±20, log w to 10.
+    """
     delta = tokens.delta
     total = jnp.cumsum(delta * tokens.mask, axis=-1)
     return tokens_lib.bound(jax.lax.stop_gradient(total - delta) + delta, -jnp.inf, cap)

@@ -88,7 +88,8 @@ def log_clip(
 ) -> Loss:
     """The clipped loss with bounds exp(-low·t^p) and exp(high·t^p), and for A < 0 the dual bound exp(dual·t^p).
 
-    t counts the completion's tokens from 1: a product of t ratios wanders with t, so its bounds widen (CTPO).
+    t counts the completion's tokens from 1: a product of t ratios wanders with t, so its bounds widen. CTPO (arXiv
+    2605.07331); formula and defaults are those of its public code (`cum-token-cumprod-la`).
     """
     reach = jnp.maximum(tokens.position, 1) ** power
     bounds = jnp.exp(-low * reach), jnp.exp(high * reach), jnp.exp(dual * reach)
@@ -119,8 +120,8 @@ def ratio_variance(
 ) -> Loss:
     """-(wA - lam·(w-1)^2), lam = state["multiplier"]: a soft trust region, nothing clipped (R2VPO, arXiv 2601.03320).
 
-    lam starts at `start`; after every update, dual ascent: lam <- max(0, lam + rate·(mean (w-1)^2 - target)). The three
-    defaults are ours: no published value is known to us.
+    lam starts at `start`; after every update, dual ascent: lam <- max(0, lam + rate·(mean (w-1)^2 - target)). Published
+    are the constraint and its primal-dual form; the three defaults are ours, no published value is known to us.
     """
     ratio = jnp.exp(log_ratio)
     return _free(-ratio * tokens.advantages + tokens.state["multiplier"] * jnp.square(ratio - 1))
@@ -131,7 +132,8 @@ def value_regression(tokens: tokens_lib.Tokens, log_ratio: jax.Array, *, scale: 
     """(Q_t - target_t)^2, Q_t = scale·log w_t, target_t = A + scale·(next - old next) detached (ROVER, 2509.24981).
 
     next is the mean over the vocabulary of log pi at the *following* token, 0 at the end of a completion; the values of
-    the uniform policy need no maximum, so their mean is the state's value. Sample at temperature 0.6 as published.
+    the uniform policy need no maximum, so their mean is the state's value. As in the public code: scale 1, no clipping,
+    mean over tokens; sample at temperature 0.6.
     """
     moved = (tokens.aux["vocab_mean"] - tokens.batch.old_vocab_mean) * tokens.mask
     following = jnp.pad(moved[:, 1:], ((0, 0), (0, 1)))
@@ -150,7 +152,8 @@ def covariance_kl(
 ) -> Loss:
     """-wA, plus coefficient·|log pi - log pi_old| on the `share` of tokens with the highest covariance.
 
-    KL-Cov (arXiv 2505.22617); the tokens are picked over the mini-batch by selections.py and come as batch.selected.
+    KL-Cov (arXiv 2505.22617), as in its public code: share 2e-4 for 32B (2e-3 for 7B), coefficient 1, no clipping. The
+    tokens are picked over the mini-batch by selections.py and come as batch.selected.
     """
     # not jnp.abs, whose derivative at 0 is 1: on-policy the penalty must have no gradient
     penalty = coefficient * tokens.delta * jnp.sign(tokens.delta) * tokens.batch.selected

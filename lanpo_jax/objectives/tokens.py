@@ -24,6 +24,7 @@ class Batch:
     advantages: jax.Array  # [B] or [B, T]
     old_logprobs: jax.Array | None = None  # [B, T] trainer's, before the first update; None: exactly on-policy
     ref_logprobs: jax.Array | None = None  # [B, T]
+    pinned: jax.Array | None = None  # [B] bool: exactly on-policy whatever `old_logprobs` holds; None: none is
     sampler_logprobs: jax.Array | None = None  # [B, T]
     truncated: jax.Array | None = None  # [B] bool: reached the token limit without an end-of-sequence token
     selected: jax.Array | None = None  # [B, T] bool: tokens picked over the whole mini-batch (selections.py)
@@ -79,8 +80,11 @@ def prepare(
     batch = dataclasses.replace(batch, mask=valid.astype(logprobs.dtype), advantages=advantages)
     batch = jax.tree.map(tidy, batch)
     logprobs = tidy(logprobs)
-    if batch.old_logprobs is None:
-        batch = dataclasses.replace(batch, old_logprobs=jax.lax.stop_gradient(logprobs))
+    if batch.old_logprobs is None or batch.pinned is not None:
+        old = jax.lax.stop_gradient(logprobs)
+        if batch.old_logprobs is not None:
+            old = jnp.where(batch.pinned[:, None], old, batch.old_logprobs)
+        batch = dataclasses.replace(batch, old_logprobs=old)
     return Tokens(batch, logprobs, {name: tidy(array) for name, array in (aux or {}).items()}, state or {})
 
 

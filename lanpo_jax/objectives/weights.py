@@ -1,7 +1,7 @@
 """Factors on the policy loss of each token, [B, T], without gradient: sampler correction and token masks.
 
 A config may join several with `+`: 'drop_truncated + token_is(cap=2.0)'. Denominators stay those of all valid tokens,
-except under `drop_truncated`, whose completions leave the batch altogether.
+except under `drop_truncated` and `curvature`, whose completions and tokens leave the batch altogether.
 """
 
 from __future__ import annotations
@@ -59,12 +59,14 @@ def drop_covariance(
     return 1 - tokens.batch.selected.astype(tokens.mask.dtype)
 
 
+@marks.attach("excludes", True)
 @marks.needs("curvature")
 def curvature(tokens: tokens_lib.Tokens, *, fisher: float = 1e-4, hessian: float = 1e-2) -> jax.Array:
-    """1 where the planned step of the head stays where its quadratic model holds, 0 elsewhere (CAPO, 2510.00819).
+    """1 where the token's own step stays where its quadratic model holds, 0 elsewhere (CAPO, 2510.00819).
 
     With drift = v·u and spread = u^T(diag pi - pi pi^T)u from curvature.py, u the logits' change under that step:
-    m_F = drift^2/2 < fisher and |m_H| = |A·(drift + (drift^2 - spread)/2)| < hessian.
+    m_F = drift^2/2 < fisher and |m_H| = |A·(drift + (drift^2 - spread)/2)| < hessian. As in the authors' code, masked
+    tokens leave the denominators; unlike there, so does a completion that has none left.
     """
     drift, spread = tokens.aux["drift"], tokens.aux["spread"]
     change = tokens.advantages * (drift + 0.5 * (jnp.square(drift) - spread))

@@ -23,6 +23,10 @@ def trpa(
     over pairs (i above j) of -log sigmoid(m·beta·(l_i - l_j)), m = `boost` where i is at level `top` or above and 1
     elsewhere, plus `kl` times the mean over completions of mean_t k3(pi, pi_old). Groups (batch.group) must not be cut
     by a micro-batch: pairs across the cut would be lost.
+
+    beta, boost and kl are those of the public code. There pairs and tokens are pooled over a micro-batch, which makes
+    the loss depend on the cut, and a batch without any pair is pushed towards or away from the reference; here a prompt
+    without pairs has only its k3.
     """
     batch, mask = tokens.batch, tokens.mask
     present = jnp.any(mask > 0, axis=-1)

@@ -54,14 +54,6 @@ def rational(value: Value) -> Fraction | None:
     return ratio(value, constant(1)) if value.top else Fraction(0)
 
 
-def approximate(value: Value) -> float | None:
-    """The value as a float if it is a real constant."""
-    try:
-        return _approximate(value.top) / _approximate(value.bottom)
-    except (KeyError, ZeroDivisionError, OverflowError, ValueError):
-        return None
-
-
 def ratio(a: Value, b: Value) -> Fraction | None:
     """c if a = c·b for a rational number c other than 0 (then a = 0 and b = 0 are one equation), else None."""
     left, right = _times(a.top, b.bottom), _times(b.top, a.bottom)
@@ -76,6 +68,8 @@ def solve(value: Value) -> tuple[Value, bool] | None:
     letters = [m for m in value.top if any(atom[0] != "#" and atom not in CONSTANTS for atom, _ in m)]
     below = rational(Value(value.bottom, _poly(Fraction(1))))
     if len(letters) != 1 or below is None or len(letters[0]) != 1 or letters[0][0][1] != 1 or letters[0][0][0] == "i":
+        return None
+    if letters[0][0][0].endswith(")"):  # a function, see `functions`
         return None
     slope = value.top[letters[0]]
     rest = {m: -c / slope for m, c in value.top.items() if m != letters[0]}
@@ -244,27 +238,20 @@ def _prime_powers(number: int, degree: int) -> tuple[int, dict[int, int]]:
     exact = math.isqrt(number) if degree == 2 and number.bit_length() <= MAX_BITS else 0
     if exact * exact == number:
         return exact, {}
+    found = primes(number)
+    whole = math.prod(prime ** (count // degree) for prime, count in found.items())
+    return whole, {prime: count % degree for prime, count in found.items() if count % degree}
+
+
+def primes(number: int) -> dict[int, int]:
+    """The prime factors of a positive integer with their exponents."""
     if number > MAX_RADICAND:
-        raise Unsettled("too large a radicand")
-    whole, rest, divisor = 1, {}, 2
+        raise Unsettled("too large to factor")
+    found, divisor = {}, 2
     while number > 1:
         if divisor * divisor > number:
             divisor = number
-        count = 0
         while number % divisor == 0:
-            number, count = number // divisor, count + 1
-        whole *= divisor ** (count // degree)
-        if count % degree:
-            rest[divisor] = count % degree
+            number, found[divisor] = number // divisor, found.get(divisor, 0) + 1
         divisor += 1
-    return whole, rest
-
-
-def _approximate(polynomial: Polynomial) -> float:
-    total = 0.0
-    for monomial, number in polynomial.items():
-        term = float(number)
-        for atom, exponent in monomial:
-            term *= (float(atom[1:]) if atom[0] == "#" else CONSTANTS[atom]) ** float(exponent)
-        total += term
-    return total
+    return found

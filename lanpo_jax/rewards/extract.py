@@ -17,26 +17,31 @@ from lanpo_jax import boxes
 MODES = ("strict", "bare", "last")
 LONGEST = 200  # characters of a stated answer outside of a box or tag
 
+ONE_BOX = re.compile(r"\\(?:boxed|fbox)\{([^{}\\]{0,60})\}")
 REASONING_END = re.compile(r"</\s?(?:think|thinking|reasoning|thought)\s?>", re.IGNORECASE)
 REASONING_START = re.compile(r"<\s?(?:think|thinking|reasoning|thought)\s?>", re.IGNORECASE)
+END_MARK = re.compile(r"(?:<\|[\w ]{1,30}\|>|</s>|<eos>|<end_of_turn>)\s*\Z")
 TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 HASH = re.compile(r"(?<!#)####(?!#)[ \t]*([^\n]{1,200})")
 PHRASE = re.compile(
-    r"\banswers?\b(?:[ \t]+(?:to|for)\b[^.\n:=]{1,60}?)?[ \t*_]*"
-    r"(?:\b(?:is|are|was|would be|will be|equals)\b[ \t*_]*[:=]?|[:=])"
+    r"\b(?:answers?|correct (?:option|choice))\b(?:[ \t]+(?:to|for)\b[^.\n:=]{1,60}?)?[ \t*_]*"
+    r"(?:\b(?:is|are|was|would be|will be|equals)\b(?:[ \t]+(?:therefore|thus|hence|then|simply|just|indeed)\b)?"
+    r"[ \t*_]*[:=：]?|[:=：])|答案[ \t]*(?:是|为|[:：])"
     r"|^[ \t#*_]*(?:the[ \t]+)?final[ \t]+answer[ \t#*_]*\n",  # a heading of its own line
     re.IGNORECASE | re.MULTILINE,
 )
+PHRASE_WORDS = re.compile("answer|correct|答案", re.IGNORECASE)
 NUMBER = re.compile(
     r"[-+−]?[ \t]?(?:\\?[$€£])?[ \t]?[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[ \t]*/[ \t]*\d+)?(?:[ \t]*\\?%)?"
 )
 # What may follow a number only if the answer goes on: an operator with an operand, a variable, a further answer.
 GOES_ON = re.compile(
+    r"[eE][-+]?\d|\s+\d+\s*/\s*\d|"
     r"\s*(?:[-+*/^=<>×·−]\s*(?:\d|[({\\√]|[a-zA-Z]\b)|[_:][\d{]|\\[a-zA-Z]|[,;]\s*[-+−]?\d|(?:pi|sqrt)\b|[√π½°])"
     r"|\s?[a-zA-Z](?:\b(?=\s*[-+*/^=)])|\^)|[a-zA-Z]\b|[^.]{0,80}?\b(?:or|and)\s+[-+−$\\]*\d"
 )
 PROSE = re.compile(r"[,;]?\s+(?:because|since|which|as|so|when|where|for|I hope)\b|,\s+[a-z]{2,}\b(?<!and)(?<!or)")
-SENTENCE_END = re.compile(r"\n|\.(?=\s|$)|[!?](?=\s|$)|\.(?=\*)")
+SENTENCE_END = re.compile(r"\n|。|\.(?=\s|$)|[!?](?=\s|$)|\.(?=\*)")
 LISTED = re.compile(r"[-−]?[$€£]?(?:\d+(?:,\d+)*(?:\.\d+)?|\.\d+)(?:/\d+)?%?")  # with its neighbours: "1,1,1" is a list
 FRAMES = (("**", "**"), ("$$", "$$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`"), ('"', '"'), ("“", "”"), ("$", "$"))
 CURRENCY = re.compile(r"\$\s?\d[\d,.]*\s+[a-zA-Z]{2}")  # "$5 each": no formula begins here
@@ -44,7 +49,7 @@ CURRENCY = re.compile(r"\$\s?\d[\d,.]*\s+[a-zA-Z]{2}")  # "$5 each": no formula 
 
 def extract(text: str, mode: str = "strict") -> str | None:
     """The answer that a completion states, as written there, or None if it states none (see MODES)."""
-    text = after_reasoning(text) if "<" in text else text
+    text = after_reasoning(_without_marks(text)) if "<" in text else text
     found = _stated(text)
     if found is None and mode in ("bare", "last"):
         found = _bare(text)
@@ -52,6 +57,13 @@ def extract(text: str, mode: str = "strict") -> str | None:
         numbers = collections.deque(LISTED.finditer(text), maxlen=1)
         found = numbers[0].group() if numbers else None
     return found
+
+
+def _without_marks(text: str) -> str:
+    """Without the tokens that end a text, such as <|im_end|>, should the decoder have kept them."""
+    while match := END_MARK.search(text, max(0, len(text) - 40)):
+        text = text[: match.start()]
+    return text
 
 
 def after_reasoning(text: str) -> str:
@@ -64,12 +76,15 @@ def after_reasoning(text: str) -> str:
 
 def _stated(text: str) -> str | None:
     """The stated answer that ends last; words without a digit count only if nothing else is stated."""
-    found = list(collections.deque(boxes.boxes(text), maxlen=1)) if "\\" in text else []
+    if text.count("box") == 1 and (match := ONE_BOX.search(text)):
+        found = [(match.end(), match[1])]  # the usual case
+    else:
+        found = list(collections.deque(boxes.boxes(text), maxlen=1)) if "\\" in text else []
     if "</" in text:
         found += [(end, _stated(content) or content) for end, content in _tags(text)]
     if "####" in text:
         found += [(match.end(), match[1].strip()) for match in HASH.finditer(text) if _is_value(match[1])]
-    phrases = list(_phrases(text)) if "answer" in text.lower() else []
+    phrases = list(_phrases(text)) if PHRASE_WORDS.search(text) else []
     found += [(end, value) for end, value in phrases if re.search(r"\d", value)]
     if found:
         answer = max(found)[1]
@@ -93,7 +108,7 @@ def _phrases(text: str) -> Iterator[tuple[int, str]]:
     """(end, value) of what follows each "answer is", "answer:" or a heading "Final Answer"."""
     for match in PHRASE.finditer(text):
         rest = text[match.end() : match.end() + LONGEST]
-        value = _value(rest.lstrip(" \t\n*_:="))
+        value = _value(rest.lstrip(" \t\n*_:=："))
         if value:
             yield match.end() + 1, value
 

@@ -39,7 +39,7 @@ class Verdict(NamedTuple):
     ms: float = 0.0  # time spent; of a cached verdict 0
 
 
-_verdicts: dict[tuple[str, str], Verdict] = {}  # a cache only: emptied when full, never saved
+_verdicts: dict[tuple[str | None, str], tuple[str, str, str]] = {}  # a cache only: emptied when full, never saved
 
 
 def verify(
@@ -113,16 +113,18 @@ def _check(pairs: Sequence[tuple[str, str]], mode: str) -> tuple[list[Verdict], 
     for row, (text, gold) in enumerate(pairs):
         start = time.perf_counter()
         key = (extraction.extract(text, mode), gold_answer(gold))
-        if (verdict := _verdicts.get(key)) is not None:
+        if (known := _verdicts.get(key)) is not None:
             hits += 1
+            verdict: Verdict | None = Verdict(*known)
         elif (settled := _settle(*key)) is None:
+            verdict = None
             open_rows.setdefault(key, []).append(row)
         else:
-            _remember(key, Verdict(*settled))
-            verdict = Verdict(*settled, ms=1e3 * (time.perf_counter() - start))
+            _remember(key, settled)
+            verdict = Verdict(*settled, 1e3 * (time.perf_counter() - start))
         found.append(verdict)
     for (key, rows), result in zip(open_rows.items(), workers.check(list(open_rows))):
-        _remember(key, Verdict(*result[:3]))
+        _remember(key, result[:3])
         for place, row in enumerate(rows):
             found[row] = Verdict(*result) if place == 0 else Verdict(*result[:3])
     return found, hits
@@ -138,8 +140,8 @@ def _settle(answer: str | None, gold: str) -> tuple[str, str, str] | None:
     return None if settled is None else (*settled, "")
 
 
-def _remember(key: tuple[str | None, str], verdict: Verdict) -> None:
-    if verdict.cause == "errors" or len(key[0] or "") > trees.LONGEST:
+def _remember(key: tuple[str | None, str], verdict: tuple[str, str, str]) -> None:
+    if verdict[2] == "errors" or len(key[0] or "") > trees.LONGEST:
         return
     if len(_verdicts) >= CACHED:
         _verdicts.clear()

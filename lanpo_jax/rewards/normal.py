@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from fractions import Fraction
 
 # Digits above the line and fractions must be spelled out before Unicode compatibility folding makes them plain digits.
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n")
@@ -18,7 +19,7 @@ SYMBOLS = {
     "≈": r"\approx ", "′": "'", "“": '"', "”": '"', "’": "'", "‘": "'", "％": "%", "⟨": r"\langle ", "⟩": r"\rangle ",
 }  # fmt: skip
 LAYOUT = re.compile(
-    r"\\(?:left|right|bigl|bigr|Bigl|Bigr|big|Big|bigg|Bigg|biggl|biggr|displaystyle|textstyle|limits|nolimits|middle|"
+    r"\\(?:(?:left|right)\.?|tiny|small|large|Large|LARGE|huge|Huge|normalsize|bigl|bigr|Bigl|Bigr|big|Big|bigg|Bigg|biggl|biggr|displaystyle|textstyle|limits|nolimits|middle|"
     r"rm|bf|it|mathstrut|strut|phantom\{[^{}]*\}|hphantom\{[^{}]*\}|label\{[^{}]*\}|tag\{[^{}]*\})(?![A-Za-z])"
 )
 SPACES = re.compile(
@@ -27,7 +28,9 @@ SPACES = re.compile(
 WORDS = re.compile(
     r"\\(?:textbf|textit|textrm|textsf|texttt|textnormal|emph|mbox|hbox|operatorname\*?|mathrm|mathsf|mathit)(?=\s*\{)"
 )
-COLOR = re.compile(r"\\(?:text)?color ?\{[^{}]*\}")
+COLOR = re.compile(r"\\(?:text)?color(?:box)? ?\{[^{}]*\}")
+FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp"
+UPRIGHT = re.compile(rf"\\(?:operatorname\*?|mathrm|text) ?\{{ ?({FUNCTIONS}|e|i) ?\}}")
 WRAPPED_NUMBER = re.compile(r"\\text ?\{ *([-+]?[\d.,]+(?:/\d+)?) *\}")
 BOLD = re.compile(
     r"\\(?:underline|mathbf|boldsymbol|bm|pmb|mathcal|mathnormal|ensuremath|boxed|fbox|overline)(?=\s*\{)\s*\{([^{}]*)\}"
@@ -45,35 +48,58 @@ ALIASES = {
 }  # fmt: skip
 ALIAS = re.compile(r"\\[A-Za-z]+")
 HEDGES = re.compile(
-    r"^(?:\s|(?:approximately|about|exactly|roughly|equal to|around)\b|\\(?:approx|sim|therefore)(?![a-z]))+",
+    r"^(?:\s|(?:approximately|about|exactly|roughly|equal to|around)\b|\\(?:approx|sim|therefore)(?![a-z])|"
+    r"\\text ?\{[^{}\d]*(?:\bis|\bare|\bequals|=|:) *\})+",
     re.I,
 )
-COMMAND_WORDS = re.compile(r"(?<![\\A-Za-z])(pi|sqrt|infinity|infty|inf|oo)(?![A-Za-z])")
+COMMAND_WORDS = re.compile(rf"(?<![\\A-Za-z])(?:(pi|sqrt|infinity|infty|inf|oo)(?![A-Za-z])|({FUNCTIONS})(?= ?[(^]))")
+ORDINAL = re.compile(r"(?<=\d) ?\^? ?\{? ?(?:\\text ?\{ ?)?(?:st|nd|rd|th) ?\}? ?\}?$")  # 21st
+ALL_REALS = re.compile(
+    r"(?:\\text ?\{ ?)?(?:the set of )?(?:all )?real numbers?(?: x)? ?\}?|(?:\\text ?\{ ?)?all reals ?\}?", re.I
+)
+FOR_INTEGERS = re.compile(  # ", k \in \mathbb{Z}" at the end
+    r"(?<=[\w})])(?: *[,;(]|"
+    r" *,? *\\text *\{ *,? *(?:for|where|with)[^{}]*\}) *[a-z] *\\in *\\math(?:bb|bf) *\{?[ZN]\}? *\)?$"
+)
+REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20}) ?\\(?:overline|bar|dot) ?\{ ?(\d{1,20}) ?\}")  # 0.1\overline{6}
+GOING_ON = re.compile(r"(\d{0,20})\.(\d{0,20}?)(?:(\d)\3\3+|(\d{2,5})\4\4+|(\d{6,9})\5+) ?\\ldots")  # 0.1666...
+OUTWARD = re.compile(r"([\[\]]) ?([^\[\](),;]*[^\[\](),; ]) ?([,;])([^\[\](),;]*[^\[\](),; ]) ?([\[\]])")  # ]0, 1[
 MIXED = re.compile(r"(?<=\d) (\d+) ?/ ?(\d+)(?![\d.])")  # the mixed number 1 1/2
 DOLLARS = re.compile(r"\$ ?([,;]|,? ?and|,? ?or) ?\$")  # $1$, $2$
 DEGREE = re.compile(r"\^ ?\{ ?\\circ ?\}")
-THOUSANDS = re.compile(r"(?<=\d)(?:,\\!|\{,\}|\\,|\{\\,\})(?=\d{3}(?!\d))")  # 10,\!000 and 10{,}000 and 10\,000
-SOMETHING = re.compile(r"[^\s${}.,;()\[\]\\]")
-GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+THOUSANDS = re.compile(r"(?<=\d)(?:,\\! *|\{,\}|\\,|\{\\,\})(?=\d{3}(?!\d))")  # 10,\!000 and 10{,}000 and 10\,000
+SOMETHING = re.compile(r"[^\s${}.,;()\[\]\\+*/=-]")
+GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,\d{3})+|(?:'\d{3})+)(?![\d,'])")
 SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d ])")
 
 
 def normalise(text: str) -> str:
     """The one spelling of an answer; empty if nothing is left. Linear in the text."""
-    text = _unicode(text.replace("\x00", "").strip()).removeprefix("**").removesuffix("**").removesuffix("\\\\")
+    text = _unicode(text.replace("\x00", "").strip()).removeprefix("**").removesuffix("**").rstrip("\\")
     text = _latex(text) if "\\" in text else " ".join(text.replace("{,}", "\u2063").replace("~", " ").split())
-    text = text.replace("...", r"\ldots ").replace("**", "^")
-    text = COMMAND_WORDS.sub(_command, text)
-    text = MIXED.sub(r"\\frac{\1}{\2}", text)
-    text = HEDGES.sub("", _thousands(DOLLARS.sub(r" \1 ", text)).replace("\u2063", ""))
+    text = COMMAND_WORDS.sub(_command, text.replace("...", r"\ldots ").replace("**", "^"))
+    if r"\ldots" in text:
+        text = GOING_ON.sub(_repeating, text)
+    if "[" in text or "]" in text:
+        text = OUTWARD.sub(_inward, text)
+    if "/" in text:
+        text = MIXED.sub(r"\\frac{\1}{\2}", text)
+    if "$" in text:
+        text = DOLLARS.sub(r" \1 ", text)
+    if r"\math" in text:
+        text = FOR_INTEGERS.sub("", text)
+    text = HEDGES.sub("", _thousands(text).replace("\u2063", ""))
     text = " ".join(_trim(text).split())
+    text = ORDINAL.sub("", text) if text[:1].isdigit() else text
+    text = r"\mathbb{R}" if "real" in text and ALL_REALS.fullmatch(text) else text
     return text if SOMETHING.search(text) or text.replace(" ", "") == r"\{\}" else ""
 
 
 def _latex(text: str) -> str:
     """Layout commands dropped, other commands in one spelling."""
     text = THOUSANDS.sub("\u2063", text).replace("\\!", "").replace("\\,", " ")
-    text = SPACES.sub(" ", LAYOUT.sub(" ", text))
+    text = REPEATING.sub(_repeating, SPACES.sub(" ", LAYOUT.sub(" ", text)))
+    text = UPRIGHT.sub(_upright, text)
     text = WRAPPED_NUMBER.sub(r"\1", WORDS.sub(r"\\text", COLOR.sub("", text)))
     for _ in range(3):  # nested wrappers
         text = BOLD.sub(r"\1", text)
@@ -82,9 +108,29 @@ def _latex(text: str) -> str:
     return DEGREE.sub(r"^\\circ ", text)
 
 
+def _repeating(match: re.Match[str]) -> str:
+    """A repeating decimal as an exact fraction."""
+    whole, start, *blocks = match.groups()
+    block = next(filter(None, blocks))
+    tail = Fraction(int(block), 10 ** len(block) - 1) / 10 ** len(start)
+    value = Fraction(int(whole + start or "0"), 10 ** len(start)) + tail
+    return str(value) if value.denominator == 1 else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
+def _upright(match: re.Match[str]) -> str:
+    """The constant or function that was set in upright type."""
+    return match[1] if len(match[1]) == 1 else f"\\{match[1]} "
+
+
+def _inward(match: re.Match[str]) -> str:
+    """]a, b[ as (a, b)."""
+    first, a, comma, b, last = match.groups()
+    return ("(" if first == "]" else "[") + a + comma + b + (")" if last == "[" else "]")
+
+
 def _command(match: re.Match[str]) -> str:
     """The command for a word such as pi or infinity."""
-    return r"\infty " if match[1] in ("infinity", "inf", "oo") else f"\\{match[1]} "
+    return r"\infty " if match[1] in ("infinity", "inf", "oo") else f"\\{match[1] or match[2]} "
 
 
 def _spaced(command: str) -> str:
@@ -112,13 +158,13 @@ def _fraction(character: str) -> str:
 
 def _thousands(text: str) -> str:
     """Joins 1,234,567 and 1 234 567 outside of brackets; inside, a comma divides the parts of a pair or a set."""
-    if "," not in text and " " not in text:
+    if not any(mark in text for mark in ", '"):
         return text
 
     def join(match: re.Match[str]) -> str:
         before = text[: match.start()]
         inside = sum(before.count(c) for c in "([") - sum(before.count(c) for c in ")]")
-        return match.group() if inside > 0 or r"\{" in before else re.sub("[, ]", "", match.group())
+        return match.group() if inside > 0 or r"\{" in before else re.sub("[, ']", "", match.group())
 
     if len(text) > 2000:  # no answer that a person would write; kept linear
         return text

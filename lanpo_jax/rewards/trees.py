@@ -2,7 +2,8 @@ r"""Answers as small trees, read from normalised LaTeX.
 
 A node is a tuple whose first entry is its kind: ("value", Value, unit, percent sign, text) at the leaves; "list",
 "union", "sequence" (tuples and intervals), "matrix", "equation", "relation", "ratio", "time", "base", "infinity",
-"word" above them or beside them. ("raw", text) is what cannot be read exactly.
+"word" above them or beside them. ("undefined", text) has no meaning, as (1, 2) + 3; ("raw", text)
+cannot be read exactly.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from lanpo_jax.rewards import algebra, formula, units
+from lanpo_jax.rewards import algebra, formula, functions, units
 
 Tree = tuple[Any, ...]
 
@@ -23,7 +24,12 @@ SCIENTIFIC = re.compile(
 POWER_OF_TEN = re.compile(r"10\s*\^\s*\{?\s*(\d{1,3})\s*\}?")
 WORDS = re.compile(r"[A-Za-z][A-Za-z' .-]*[A-Za-z.]")
 WRAPPED = re.compile(r"\\text ?\{([^{}]*)\}")
-NAME = r"(?:\\?[A-Za-z]+'*|\\text ?\{[^{}]*\})(?:_\{[^{}]*\}|_\w)?(?: ?\( ?[a-z](?:, ?[a-z])* ?\))?"
+NAME = (  # x_1, f(2), P(A \cap B), m\angle ABC, the area [ABC], the length |AB|
+    r"(?:(?:\\?[A-Za-z]+'*|\\text ?\{[^{}]*\})(?:_\{[^{}]*\}|_\w)?(?: ?\([^()=,]{1,20}(?:,[^()=,]{1,20})*\))?"
+    r"|m? ?\\angle ?\w+|\[ ?[A-Z]{2,9} ?\]|\| ?[A-Z]{2} ?\|)"
+)
+DATED = re.compile(r"(?!sin|cos|tan|log|exp)[A-Za-z]{3,}\.? \d{1,4}(?:, \d{4})?")  # October 30
+NAMES = re.compile(rf"\( ?{NAME}(?: ?, ?{NAME})+ ?\)")
 ASSIGNED = re.compile(rf"({NAME}) ?(?:=|\\in(?![a-z])) ?(.*)", re.DOTALL)
 RELATION = re.compile(r"\\leq(?![a-z])|\\geq(?![a-z])|\\neq(?![a-z])|<|>")
 FLIP = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", r"\neq": r"\neq"}
@@ -33,6 +39,16 @@ NUMBER_WORDS = {"pi", "infty", "infinity", "inf", "nan"}
 LIST = re.compile(r",? ?\\text ?\{,? ?(?:and|or),? ?\}|,? (?:and|or) |[,;](?: ?(?:and|or) )?")
 CUP = re.compile(r"\\cup(?![a-z])|\\bigcup(?![a-z])| U ")
 BASE = re.compile(r"(?:\\text ?\{)?\(?(-?\d\w*|[A-Za-z][0-9A-Za-z]+)[)}]? ?_ ?(?:\{ ?(\d+) ?\}|(\d+))")
+BUILDER = re.compile(rf"{NAME}(?: ?\\in ?\\mathbb ?\{{?R\}}?)? ?[|:](.*)", re.DOTALL)  # x : x > 2
+MODULO = re.compile(
+    r"(?:.*\\equiv(?![a-z]))?(.*?)\(? ?(?:\\pmod|\\bmod|\\mod|\\text ?\{ ?mod ?\}|mod) ?\{? ?(\d{1,9}) ?\}? ?\)?",
+    re.DOTALL,
+)
+BASE_NAMES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+BASE_SPELLED = re.compile(  # 13 (base 8), 13_{\text{eight}}
+    r" ?\(? ?(?:\\text ?\{ ?\(? ?(?:in )?base|(?:in )?base|_ ?\{? ?\\text ?\{)[ -]*\}? ?"
+    r"\{? ?(\d+|[a-z]+) ?\)? ?\}? ?\)?\}?$"
+)
 COLON = re.compile(r":")
 EQUALS = re.compile(r"=")
 
@@ -47,6 +63,8 @@ def is_text(text: str) -> bool:
     if wrapped := WRAPPED.fullmatch(text):
         return bool(re.match(r"[^\d,;(]*[A-Za-z]{2}[^,;=]*$", wrapped[1])) and " and " not in wrapped[1]
     bare = plain(text)
+    if DATED.fullmatch(bare):
+        return True
     if not WORDS.fullmatch(bare) or bare.lower() in NUMBER_WORDS:
         return False
     return "\\text" in text or bool(re.search(r"[A-Za-z]{3}", bare))
@@ -54,7 +72,7 @@ def is_text(text: str) -> bool:
 
 def numeral(text: str) -> tuple[Fraction, str, bool] | None:
     """(number, unit, whether a percent sign follows) of a written number, or None for anything to be worked out."""
-    text = _assigned(text)
+    text = _assigned(text) if "=" in text else text
     value, unit = units.split(text)
     percent = value.endswith("%")
     value = value.removesuffix("%").strip().removeprefix("{").removesuffix("}")
@@ -72,9 +90,13 @@ def numeral(text: str) -> tuple[Fraction, str, bool] | None:
 def _assigned(text: str) -> str:
     """The right side of x = 5, and of 3 + 4 = 7."""
     sides = [side.strip() for side in text.split("=")]
-    if len(sides) < 2 or LIST.search(text) or not re.fullmatch(rf"{NAME}|[-+*/ ()\d.]+", sides[0]):
+    if (
+        len(sides) < 2
+        or LIST.search(text)
+        or not re.fullmatch(rf"{NAME}|(?:\\(?:frac|sqrt|binom) ?|[-+*/ (){{}}^!\d.])+", sides[0])
+    ):
         return text
-    return sides[-1]
+    return sides[0] if len(sides) == 2 and re.fullmatch(NAME, sides[1]) and NUMERAL.fullmatch(sides[0]) else sides[-1]
 
 
 def is_exact(node: Tree) -> bool:
@@ -94,7 +116,19 @@ def tree(text: str, depth: int = 0) -> Tree:
         return ("raw", text)
     if (wrapped := WRAPPED.fullmatch(text)) and not is_text(text):
         text = wrapped[1].strip()
-    for read in (_matrix, _list, _union, _equation, _bracketed, _relation, _plus_minus, _ratio, _special):
+    for read in (
+        _matrix,
+        _list,
+        _union,
+        _equation,
+        _bracketed,
+        _relation,
+        _plus_minus,
+        _modulo,
+        _ratio,
+        _special,
+        _scaled,
+    ):
         if (node := read(text, depth)) is not None:
             return node
     return _leaf(text)
@@ -164,12 +198,20 @@ def _equation(text: str, depth: int) -> Tree | None:
     sides = _split(text, EQUALS)
     if len(sides) < 2 or not all(sides):
         return None
-    return ("equation", sides[0], tree(sides[0], depth + 1), tree(sides[-1], depth + 1), len(sides))
+    if len(sides) == 2 and NAMES.fullmatch(sides[0]):  # (x, y) = (1, 2)
+        return tree(sides[1], depth + 1)
+    left, right = tree(sides[0], depth + 1), tree(sides[-1], depth + 1)
+    if len(sides) == 2 and left[0] == "value" and re.fullmatch(NAME, sides[1]) and not re.fullmatch(NAME, sides[0]):
+        return ("equation", sides[1], right, left, 2)  # 5 = x
+    return ("equation", sides[0], left, right, len(sides))
 
 
 def _bracketed(text: str, depth: int) -> Tree | None:
     if text.startswith(r"\{") and text.endswith(r"\}"):
         inner = text[2:-2].strip()
+        if builder := BUILDER.fullmatch(inner):
+            node = tree(builder[1], depth + 1)
+            return node if node[0] in ("sequence", "union", "relation") else ("raw", text)
         if "|" in inner or ":" in inner or not _balanced(inner):
             return ("raw", text)
         node = tree(inner, depth + 1) if inner else ("list", ())
@@ -221,9 +263,11 @@ def _relation(text: str, depth: int) -> Tree | None:
 def _half_line(sign: str, difference: algebra.Value) -> Tree:
     """difference < 0 as an interval of its one letter if it is linear in it, else as the relation itself."""
     solved = algebra.solve(difference)
-    if solved is None or sign == r"\neq":
+    if solved is None:
         return ("relation", sign, difference)
     root, rising = solved
+    if sign == r"\neq":
+        return ("union", (_half_line("<", difference), _half_line(">", difference)))
     sign = sign if rising else FLIP[sign]
     end = ("value", root, "", False, "")
     if sign in ("<", r"\leq"):
@@ -241,6 +285,21 @@ def _plus_minus(text: str, depth: int) -> Tree | None:
     return ("list", (tree(upper, depth + 1), tree(lower, depth + 1)))
 
 
+def residue(text: str) -> str:
+    """5 of 5 (mod 7)."""
+    match = MODULO.fullmatch(text)
+    return match[1].strip() if match else text
+
+
+def _modulo(text: str, depth: int) -> Tree | None:
+    """x = 5 (mod 7); the residue is reduced."""
+    match = MODULO.fullmatch(text) if "mod" in text else None
+    residue = numeral(match[1]) if match else None
+    if residue is None or residue[1] or int(match[2]) == 0:
+        return None
+    return ("modulo", residue[0] % int(match[2]), int(match[2]))
+
+
 def _ratio(text: str, depth: int) -> Tree | None:
     if clock := re.fullmatch(r"(\d{1,2}) ?: ?(\d\d)(?: ?(?:\\text ?\{)? ?([aApP])\.? ?[mM]\.? ?\}?)?", text):
         return ("time", int(clock[1]), int(clock[2]), (clock[3] or "").lower())
@@ -248,14 +307,55 @@ def _ratio(text: str, depth: int) -> Tree | None:
     return ("ratio", tuple(tree(p, depth + 1) for p in parts)) if 1 < len(parts) < 9 and all(parts) else None
 
 
+def _base(match: re.Match[str]) -> str:
+    return f"_{{{BASE_NAMES.get(match[1], match[1])}}}"
+
+
 def _special(text: str, depth: int) -> Tree | None:
     if match := re.fullmatch(r"([-+]?) ?\{? ?\\infty ?\}?", text):
         return ("infinity", match[1].replace("+", ""))
-    if match := BASE.fullmatch(text):
+    if match := BASE.fullmatch(BASE_SPELLED.sub(_base, text)):
         return ("base", match[1].upper(), match[2] or match[3])
+    if text.replace(" ", "") == r"\mathbb{R}":
+        return ("sequence", "()", (("infinity", "-"), ("infinity", "")))
     if text == r"\ldots":
         return ("dots",)
     return ("list", ()) if text == r"\emptyset" else None
+
+
+def _scaled(text: str, depth: int) -> Tree | None:
+    """A vector or matrix with a number before it; ("undefined", text) for an interval so or a number added."""
+    if "," not in text and "&" not in text and r"\\" not in text:
+        return None
+    matrix = MATRIX.search(text)
+    start, end = matrix.span() if matrix else _pair(text)
+    before, after = text[:start].strip(), text[end:].strip()
+    if end == 0 or not (before or after) or after[:1] in ("^", "/", "!"):
+        return None
+    try:
+        factor = formula.parse(f"{before} (1) {after}")
+    except algebra.Unsettled:
+        return None
+    vector = tree(text[start:end], depth + 1)
+    if functions.approximate(factor) is None or vector[0] not in ("sequence", "matrix") or not is_exact(vector):
+        return None
+    if after or vector[1] in ("(]", "[)", "[]") or any(node[0] != "value" or node[2] for node in vector[2]):
+        return ("undefined", text)
+    items = tuple(("value", algebra.times(factor, node[1]), "", node[3], "") for node in vector[2])
+    return (*vector[:2], items)
+
+
+def _pair(text: str) -> tuple[int, int]:
+    """Where the first bracket stands that is opened at the top and holds a comma; (0, 0) if there is none."""
+    start = depth = 0
+    for position, character in enumerate(text):
+        if character in "([":
+            start, depth = (position, 1) if depth == 0 else (start, depth + 1)
+        elif character in ")]" and depth:
+            depth -= 1
+            if depth == 0 and "," in text[start:position]:
+                return start, position + 1
+    return 0, 0
 
 
 def _leaf(text: str) -> Tree:

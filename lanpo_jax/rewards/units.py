@@ -38,7 +38,15 @@ cent cents
 euro euros
 """.strip()
 NAMES = {name: line.split()[0] for line in KNOWN.splitlines() for name in line.split()}
-CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound sterling"}
+CURRENCIES = {
+    "US$": "dollar",
+    "$": "dollar",
+    "€": "euro",
+    "£": "pound sterling",
+    "¥": "yen",
+    "₹": "rupee",
+    "Rs.": "rupee",
+}
 
 # Letters that follow a number without a space are a unit only if they are one of these: "12cm", but "2n".
 SHORT = "mm|cm|km|in|ft|yd|mi|mg|kg|lbs?|oz|ml|mph|kph|hz|min|hrs?|deg|sec"
@@ -54,6 +62,8 @@ WORD_UNIT = re.compile(
     re.I,
 )
 DEGREES = re.compile(VALUE + r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\\text\s*\{\s*)?(?P<scale>[CF]?)(?:\s*\})?")
+WORDLIKE = re.compile(r"[^-+*/^()\d., =]")
+ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # the degrees belong to what it applies to
 NOT_UNITS = re.compile(
     r"\b(?:pi|sqrt|sin|cos|tan|log|ln|exp|mod|or|and|to|is|if|base|over|times|plus|minus|divided|x|of)\b", re.I
 )
@@ -62,16 +72,18 @@ NOT_UNITS = re.compile(
 def split(text: str) -> tuple[str, str]:
     """(value, unit) of a normalised answer; the unit is "" or a lower-case word, known or not."""
     text = text.strip()
-    sign = "-" if re.match(r"-\s*[$€£]", text) else ""
+    sign = "-" if re.match(r"-\s*[$€£¥₹]", text) else ""
+    if text[:1].isdigit() and not WORDLIKE.search(text):  # the usual case
+        return text, ""
     for mark, name in CURRENCIES.items():
         rest = text.removeprefix(sign).strip()
-        if rest.startswith(mark):
-            return sign + split(rest[1:])[0], name
-        if rest.endswith(mark) and rest[:-1].strip():
-            return text[:-1].strip(), name
+        if rest.startswith(mark) and not rest[len(mark) :].lstrip().startswith(tuple(CURRENCIES)):
+            return sign + split(rest[len(mark) :])[0], name
+        if rest.endswith(mark) and rest[: -len(mark)].strip():
+            return text[: -len(mark)].strip(), name
     if len(text) > 300:  # a value this long is no number with a unit
         return text, ""
-    if match := DEGREES.fullmatch(text):
+    if (match := DEGREES.fullmatch(text)) and not ANGLE.search(match["value"]):
         return match["value"], "deg" + match["scale"].lower()
     if match := TEXT_UNIT.fullmatch(text):
         return match["value"], _name(match["unit"] + text[match.end("unit") :])
@@ -84,7 +96,7 @@ def split(text: str) -> tuple[str, str]:
 
 def differ(a: str, b: str) -> bool:
     """Whether two units are both known, and are different ones ("cm" and "m", but not "cm" and "square cm")."""
-    return a in _ALL and b in _ALL and a != b
+    return a in _ALL and b in _ALL and a != b and not ("deg" in (a, b) and a[:3] == b[:3])
 
 
 _ALL = {*NAMES.values(), *CURRENCIES.values(), "degc", "degf"}

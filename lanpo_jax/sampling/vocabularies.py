@@ -26,6 +26,7 @@ class Vocabulary:
     encode_text: Callable[[str], list[int]]  # they are spelled out like any other text
     decode: Callable[[Sequence[int], bool], str]  # (ids, skip_special)
     adds_bos: bool  # whether the source puts a beginning-of-sequence token first on its own
+    file: Callable[[], tuple[str, bytes]]  # name and content of the file that holds it: tokenizer.json or .model
 
 
 def from_tokenizer(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
@@ -57,6 +58,7 @@ def from_tokenizer(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
         encode_text=encode_text,
         decode=lambda ids, skip_special: tokenizer.decode(list(ids), skip_special_tokens=skip_special),
         adds_bos=len(full) > len(bare) and full[:1] != bare[:1],
+        file=lambda: ("tokenizer.json", tokenizer.to_str(pretty=True).encode()),
     )
 
 
@@ -89,7 +91,8 @@ def from_sentencepiece(model: SentencePieceProcessor) -> Vocabulary:
             "".join(map(model.id_to_piece, run)) if control else model.decode(list(run)) for control, run in runs
         )
 
-    return Vocabulary(size, special, encode, model.encode, decode, adds_bos=model.bos_id() >= 0)
+    file = "tokenizer.model", model.serialized_model_proto()
+    return Vocabulary(size, special, encode, model.encode, decode, adds_bos=model.bos_id() >= 0, file=lambda: file)
 
 
 def encode_after(encode: Callable[[str], list[int]], text: str, inside: bool = True) -> list[int]:

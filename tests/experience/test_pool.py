@@ -89,6 +89,7 @@ def test_evaluation_problems_never_enter_and_leave_if_they_did():
     assert pool.ids() == ["story/0", "story/2"] and len(pool.index) == 0
     assert pool.admit([(p.id, p.text) for p in problems]) == [True, False, True, True, False, True]
     assert pool.refused == 2
+    assert pool.forbidden([held_out[0], problems[0].text]) == [True, False]
     again = through_json(pool)
     assert again.admit([("other id", problems[1].text)]) == [False]
 

@@ -33,6 +33,10 @@ def every(templates, question="What is Q?", text="my text", other="Other?"):
         "inter": prompts.inform(question, [text], templates),
         "abstract": prompts.abstract(question, text, templates),
         "raw": prompts.imitate(question, [(other, text)], templates),
+        "relevant": prompts.relevant(question, text, templates),
+        "hint": prompts.hint(question, text, templates),
+        "simpler": prompts.simpler(question, templates),
+        "variant": prompts.variant(question, templates),
     }
 
 
@@ -45,10 +49,12 @@ def test_every_prompt_holds_its_parts_and_no_verdict(templates):
     for mode, messages in every(templates).items():
         text = whole(messages)
         assert "What is Q?" in messages[-1]["content"]
-        assert ("my text" in text) == (mode != "plain")
+        assert ("my text" in text) == (mode not in ("plain", "simpler", "variant"))
         assert "{" not in text.replace("\\boxed{", "")  # no placeholder is left
         assert not VERDICTS.search(text), mode
-        if mode != "abstract" and templates.style != "bare":  # bare asks for no form: imitation has taught it
+        if (
+            mode not in ("abstract", "relevant", "simpler", "variant") and templates.style != "bare"
+        ):  # bare asks for no form: imitation has taught it
             assert ("boxed" in messages[-1]["content"]) == (templates.answer == "boxed")
         roles = [m["role"] for m in messages if m["role"] != "system"]
         assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]

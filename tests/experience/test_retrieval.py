@@ -1,12 +1,18 @@
 """Index and retrievers: against scikit-learn's own TF-IDF, and the guard against one's own problem."""
 
+import itertools
+import json
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
 from lanpo_jax import spec
+from lanpo_jax.experience import features, retrieval, segments
 from lanpo_jax.experience import index as index_lib
-from lanpo_jax.experience import retrieval
+from lanpo_jax.experience import pool as pool_lib
 from tests import fakes
 
 MATH = [
@@ -32,7 +38,7 @@ def query(text, id="new", key="0") -> retrieval.Query:
 
 def oracle(stored: list[str], asked: list[str]) -> np.ndarray:
     """Cosines by scikit-learn's transformer fitted to the whole store, [asked, stored]."""
-    hashing = HashingVectorizer(analyzer=index_lib.features, n_features=2**18, alternate_sign=False, norm=None)
+    hashing = HashingVectorizer(analyzer=features.features, n_features=2**18, alternate_sign=False, norm=None)
     tfidf = TfidfTransformer(sublinear_tf=True, smooth_idf=True, norm="l2").fit(hashing.transform(stored))
     rows, queries = (tfidf.transform(hashing.transform(texts)) for texts in (stored, asked))
     return (queries @ rows.T).toarray()
@@ -59,6 +65,24 @@ def test_scores_are_those_of_a_full_refit_after_adding_and_removing():
         want = {id: s for id, s in zip(kept, row, strict=True) if 0 < s <= index_lib.NEAR_DUPLICATE}
         assert hits.keys() == want.keys()
         assert max(abs(hits[id] - want[id]) for id in want) < 1e-5
+
+
+@given(st.lists(st.text(max_size=40) | st.sampled_from(MATH) | st.text("ab1 .\\\\^", max_size=40), max_size=8))
+@settings(deadline=None, max_examples=150)
+def test_counts_are_those_of_scikit_learn(texts):
+    texts = [*texts, "x" * 300]
+    hashing = HashingVectorizer(analyzer=features.features, n_features=2**18, alternate_sign=False, norm=None)
+    expected = hashing.transform(texts).toarray()
+    assert np.array_equal(features.counts(texts).toarray(), np.minimum(expected, 255))
+
+
+def test_counts_do_not_depend_on_the_batch(monkeypatch):
+    texts = [p.text for p in fakes.problems(20)] + ["", "é", "ab"]
+    whole = features.counts(texts)
+    monkeypatch.setattr(features, "_BATCH", 7)
+    parts = features.counts(texts)
+    for name in ("data", "indices", "indptr"):
+        assert np.array_equal(getattr(whole, name), getattr(parts, name))
 
 
 def test_best_come_first_and_k_and_threshold_bound_them():
@@ -90,8 +114,10 @@ def test_blocks_do_not_change_answers(monkeypatch):
     assert retrieval.tfidf(index, asked, k=5) == whole
 
 
+@pytest.mark.parametrize("exact", [index_lib.EXACT, 0])
 @pytest.mark.parametrize("name", ["tfidf(threshold=0.0, k=5)", "tfidf(threshold=0.0, k=5, terms=20)", "random(k=5)"])
-def test_never_the_same_problem_nor_a_near_duplicate(name):
+def test_never_the_same_problem_nor_a_near_duplicate(name, exact, monkeypatch):
+    monkeypatch.setattr(index_lib, "EXACT", exact)
     base = (
         "Tom walks 12 miles on Monday and 7 miles on Tuesday, rests on Wednesday, and rides a bicycle for another long "
         "way on Thursday and Friday, until he has seen the whole of the valley. How many miles does he walk? $x^2$"
@@ -106,7 +132,7 @@ def test_never_the_same_problem_nor_a_near_duplicate(name):
         "Tom walks a dog. How many dogs?",
     ]
     index = build(texts)
-    assert index.duplicates([texts[4]]) == [True] and index_lib.normal(texts[4]) != index_lib.normal(base)
+    assert index.duplicates([texts[4]]) == [True] and features.normal(texts[4]) != features.normal(base)
     index.remove("p4")
     assert index.duplicates([texts[4]]) == [True]  # similar, not equal
     index.add("p4", texts[4])
@@ -129,6 +155,88 @@ def test_near_duplicates_do_not_take_the_place_of_neighbours():
         assert [h.id for h in retrieval.tfidf(index, [query(asked)], terms=terms)[0]] == ["p5"]
 
 
+def test_a_shortlist_full_of_near_duplicates_is_made_longer(monkeypatch):
+    monkeypatch.setattr(index_lib, "SHORTLIST", 4)
+    asked = "A farmer sells half of his cows on Monday and a third of the others on Tuesday, then buys seven new cows."
+    index = build([asked + " ?" * i for i in range(9)] + ["A farmer sells his cows and buys seven sheep on Tuesday."])
+    for terms in (0, 64):
+        assert [h.id for h in retrieval.tfidf(index, [query(asked, "p0")], terms=terms, k=2)[0]] == ["p9"]
+
+
+def mixed(count: int, seed: int = 0) -> list[str]:
+    """Texts of parts of different stories: many partial neighbours and equal scores."""
+    parts = [part for p in fakes.problems(60) for part in p.text.split(". ")]
+    rng = np.random.default_rng(seed)
+    return [". ".join(parts[i] for i in rng.integers(len(parts), size=3)) + f" {n}" for n in range(count)]
+
+
+def test_large_pools_use_posting_lists_by_themselves(monkeypatch):
+    index, asked = build(mixed(500)), [query(t) for t in mixed(50, seed=1)]
+    exact = retrieval.tfidf(index, asked, k=4)
+    assert exact == retrieval.tfidf(index, asked, k=4, terms=0)
+    assert not any("postings" in s.__dict__ for s in index._segments)
+    monkeypatch.setattr(index_lib, "EXACT", 499)
+    monkeypatch.setattr(index_lib, "SHORTLIST", 32)
+    quick = retrieval.tfidf(index, asked, k=4)
+    assert quick == retrieval.tfidf(index, asked, k=4, terms=index_lib.TERMS)
+    assert all("postings" in s.__dict__ for s in index._segments)
+    shared = [len({h.id for h in a} & {h.id for h in b}) / 4 for a, b in zip(exact, quick, strict=True)]
+    assert np.mean(shared) > 0.9
+    assert [retrieval.tfidf(index, [q], k=4)[0] for q in asked] == quick  # neighbours in the batch change nothing
+    assert retrieval.tfidf(index, asked, k=4, terms=0) == exact
+
+
+@pytest.mark.parametrize("exact", [index_lib.EXACT, 0])
+def test_answers_do_not_depend_on_history(monkeypatch, exact):
+    """Entries that came one by one with others since removed, in small segments, or all at once: the same answers."""
+    monkeypatch.setattr(index_lib, "EXACT", exact)
+    monkeypatch.setattr(index_lib, "SHORTLIST", 8)  # a short one, so that its border matters
+    texts = mixed(300)
+    fresh = build(texts)
+    asked = [query(t) for t in mixed(40, seed=1)]
+    expected = retrieval.tfidf(fresh, asked, k=8, threshold=0.0)
+    monkeypatch.setattr(segments, "LARGEST", 64)
+    lived = index_lib.Index()
+    for i, text in enumerate(texts):
+        lived.add(f"x{i}", mixed(1, seed=i)[0])
+        lived.add(f"p{i}", text)
+        if i % 7 == 0:
+            retrieval.tfidf(lived, asked[:1])
+        if i >= 20:
+            lived.remove(f"x{i - 20}")
+    for i in range(280, 300):
+        lived.remove(f"x{i}")
+    assert retrieval.tfidf(lived, asked, k=8, threshold=0.0) == expected
+    assert lived.ids() == fresh.ids() and lived.duplicates(texts[:9] + ["z"]) == [True] * 9 + [False]
+    assert len(lived._segments) > 4 and max(map(len, lived._segments)) <= 64
+    assert sum(map(len, lived._segments)) <= 300 / 0.75
+    assert np.array_equal(lived._frequency, np.bincount(features.counts(texts).indices, minlength=features.COLUMNS))
+
+
+def test_segments_stay_few():
+    index = index_lib.Index()
+    for i, text in enumerate(mixed(150)):
+        index.add(f"p{i}", text)
+        index.search([text], [""], 1, 0.0)
+    sizes = [len(s) for s in index._segments]
+    assert sum(sizes) == 150 and all(a > 2 * b for a, b in itertools.pairwise(sizes)), sizes
+
+
+def test_an_evicting_pool_answers_as_its_saved_state_does(monkeypatch):
+    monkeypatch.setattr(index_lib, "EXACT", 0)
+    pool = pool_lib.Pool(capacity=50)
+    for start in range(0, 200, 8):
+        problems = fakes.problems(8, start)
+        pool.admit([(p.id, p.text) for p in problems])
+        for p in problems:
+            pool.set_principle(p.id, pool_lib.Principle("Add.", 2, start))
+    again = pool_lib.from_state(json.loads(json.dumps(pool.state())))
+    asked = [query(p.text) for p in fakes.problems(30, 400)]
+    found = retrieval.tfidf(pool.index, asked, k=3)
+    assert found == retrieval.tfidf(again.index, asked, k=3)
+    assert {h.id for hits in found for h in hits} <= set(pool.ids()) and len(pool.index) == 50
+
+
 def test_equal_texts_are_the_same_problem_whatever_the_bound():
     index = index_lib.Index(near_duplicate=1.0)
     index.add("a", "Solve x^2 = 9 for x.")
@@ -142,9 +250,9 @@ def test_equal_texts_are_the_same_problem_whatever_the_bound():
 
 
 def test_equal_but_for_a_number_is_another_problem():
-    assert index_lib.normal("It costs $3.50, Tom!") == index_lib.normal("it costs 3.50 tom")
-    assert index_lib.normal("It costs 3.50") != index_lib.normal("It costs 350")
-    assert index_lib.normal("Take 1,000") != index_lib.normal("Take 1 000")
+    assert features.normal("It costs $3.50, Tom!") == features.normal("it costs 3.50 tom")
+    assert features.normal("It costs 3.50") != features.normal("It costs 350")
+    assert features.normal("Take 1,000") != features.normal("Take 1 000")
     index = build(["Add 5 and 7, then halve the sum."])
     assert index.duplicates(["add 5 and 7 then halve the sum", "Add 5 and 9, then double it."]) == [True, False]
 
@@ -168,7 +276,7 @@ def test_compaction_keeps_answers_and_order():
             removed.remove(f"p{i}")
         else:
             fresh.add(f"p{i}", texts[i])
-    assert len(removed._ids) < 300  # rows were really dropped
+    assert sum(map(len, removed._segments)) < 150  # rows were really dropped
     assert removed.ids() == fresh.ids()
     assert retrieval.tfidf(removed, asked, k=9, threshold=0.0) == retrieval.tfidf(fresh, asked, k=9, threshold=0.0)
     assert retrieval.random(removed, asked, k=4) == retrieval.random(fresh, asked, k=4)
@@ -176,8 +284,8 @@ def test_compaction_keeps_answers_and_order():
 
 def test_math_tokens_stay_whole():
     text = r"If $\frac{1}{2}x^2 + a_{10} \Delta = 3,000$ and 2.5 Apples"
-    assert {r"\frac", "x^2", "a_{10}", "3,000", "2.5", r"\Delta", "apples", "="} <= set(index_lib.tokens(text))
-    assert "wx^2" in set(index_lib.features(text))
+    assert {r"\frac", "x^2", "a_{10}", "3,000", "2.5", r"\Delta", "apples", "="} <= set(features.tokens(text))
+    assert "wx^2" in set(features.features(text))
 
 
 @pytest.mark.parametrize("text", ["", " ", "\ud800", "?!", "\x00", "x" * 20_000])

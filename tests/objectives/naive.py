@@ -284,6 +284,14 @@ def kept_by_curvature(x, i, t):
     return float(fisher < 1e-4 and abs(hessian) < 0.01)
 
 
+def capo(x, live, dead):
+    mask = np.zeros_like(x["mask"])
+    for i in rows(x):
+        for t in steps(x, i):
+            mask[i, t] = kept_by_curvature(x, i, t)
+    return plain(NORM, mean=sequence_mean)(x | {"mask": mask}, live, dead)
+
+
 def rover(x, live, dead):
     a = CENTER(x)
 
@@ -378,10 +386,10 @@ LOSSES = {
     "opo": score_function(OPO),
     "riskpo": plain(RISK),
     "progrpo": plain(ARM, high=0.28),
-    "entropy_top20": plain(NORM, high=0.28, factor=lambda x, i, t: float(x["selected"][i, t])),
-    "clip_cov": plain(NORM, factor=lambda x, i, t: 1.0 - float(x["selected"][i, t])),
+    "entropy_top_20": plain(NORM, high=0.28, factor=lambda x, i, t: float(x["selected"][i, t])),
+    "clip_cov": plain(NORM, low=1.0, high=1.0, factor=lambda x, i, t: 1.0 - float(x["selected"][i, t])),
     "kl_cov": kl_cov,
-    "capo": plain(NORM, mean=sequence_mean, factor=kept_by_curvature),
+    "capo": capo,
     "rover": rover,
     "trpa": trpa,
     "ppo": ppo,

@@ -108,7 +108,7 @@ def test_the_numbers_reach_every_bound(x):
 
 
 def test_top_entropy_takes_the_upper_fifth(x):
-    objective = objective_lib.build(presets.preset("entropy_top20", 8))
+    objective = objective_lib.build(presets.preset("entropy_top_20", 8))
     pool = selections.Pool(x["mask"], np.zeros(len(x["mask"])), x["old"], _junk(x, "entropy"))
     chosen = objective_lib.select(objective, pool)
     ordered = sorted((x["entropy"][i, t] for i in naive.rows(x) for t in naive.steps(x, i)), reverse=True)

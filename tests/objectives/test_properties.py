@@ -119,8 +119,8 @@ def test_order_and_cut_of_groups_change_nothing(name, data, order):
 
 
 # Not here: pnpo, whose gradient runs through the whole prefix, and rover, which regresses; trpa has no advantage, and
-# entropy_top20, clip_cov and capo leave tokens out on purpose.
-LIKE_REINFORCE = sorted(set(NAMES) - {"pnpo", "rover", "trpa", "entropy_top20", "clip_cov", "capo"})
+# entropy_top_20, clip_cov and capo leave tokens out on purpose.
+LIKE_REINFORCE = sorted(set(NAMES) - {"pnpo", "rover", "trpa", "entropy_top_20", "clip_cov", "capo"})
 
 
 @pytest.mark.parametrize("name", LIKE_REINFORCE)
@@ -157,6 +157,21 @@ def test_equal_rewards_give_exactly_zero(spec, value, size, other, build):
     assert not found[0].any() and np.isfinite(found).all()
 
 
+def test_equal_rewards_give_zero_though_verdicts_differ(build):
+    """ProGRPO looks at verdicts, and shaping can make right and wrong answers worth the same."""
+    shape = (1, 3, 4)
+    groups = groups_lib.Groups(
+        np.full(shape[:2], 0.5),
+        correct=np.array([[True, False, True]]),
+        mask=np.ones(shape),
+        old_logprobs=-np.arange(12.0).reshape(shape),
+        prompt_confidence=np.array([0.5]),
+    )
+    assert not objective_lib.advantages(build(advantage="arm"), groups).any()
+    differing = dataclasses.replace(groups, rewards=np.array([[0.5, 0.0, 0.5]]))
+    assert objective_lib.advantages(build(advantage="arm(alpha=0.3)"), differing).all()
+
+
 @pytest.mark.parametrize("spec", ["group_norm", "group_center", "rloo", "batch_norm", "opo"])
 @FAST
 @hypothesis.given(rewards=hnp.arrays(np.float64, (4, 3), elements=VALUES), order=st.permutations(range(4)))
@@ -182,3 +197,70 @@ def test_padding_rows_and_tokens_change_nothing():
         small, large = _run(name, inputs), _run(name, padded)
         np.testing.assert_allclose(large[:2], small[:2], rtol=1e-12, err_msg=name)
         np.testing.assert_allclose(large[2][:6, :4], small[2], atol=1e-13, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "spec", ["none", "group_norm", "group_center", "rloo", "batch_norm", "opo", "arm", "gae", "gae(whiten=False)"]
+)
+@FAST
+@hypothesis.given(seed=st.integers(0, 2**16), holes=st.integers(1, 4), junk=st.sampled_from([np.nan, np.inf, 1e30]))
+def test_places_without_a_completion_change_nothing(spec, seed, holes, junk, build):
+    """Unequal numbers of completions: columns of anything, not scored, put between the others at random."""
+    rng = np.random.default_rng(seed)
+    prompts, size, wide = 4, 3, 3 + holes
+    rewards = rng.integers(0, 3, (prompts, size)) / 2
+    mask = (np.arange(TOKENS) < rng.integers(1, TOKENS + 1, (prompts, size, 1))).astype(float)
+    full = {
+        "rewards": rewards,
+        "lengths": mask.sum(-1),
+        "correct": rewards > 0.5,
+        "mask": mask,
+        "old_logprobs": -rng.uniform(0.1, 3, mask.shape),
+        "prompt_confidence": np.broadcast_to(rng.uniform(0, 1, (prompts, 1)), rewards.shape),
+        "values": rng.normal(size=mask.shape),
+    }
+    places = np.stack([np.sort(rng.permutation(wide)[:size]) for _ in range(prompts)])
+
+    def widen(name, array):
+        fill = 0 if name == "mask" else True if name == "correct" else junk
+        out = np.full((prompts, wide, *array.shape[2:]), fill, array.dtype)
+        out[np.arange(prompts)[:, None], places] = array
+        return out
+
+    scored = widen("mask", np.ones(rewards.shape)) > 0
+    objective = build(advantage=spec, filter="drop_equal")
+    ragged = groups_lib.Groups(**{n: widen(n, a) for n, a in full.items()}, scored=scored)
+    expected = objective_lib.advantages(objective, groups_lib.Groups(**full))
+    found = objective_lib.advantages(objective, ragged)
+    np.testing.assert_allclose(found[np.arange(prompts)[:, None], places], expected, rtol=1e-12, atol=1e-12)
+    assert not found[~scored].any()
+    np.testing.assert_array_equal(objective.filter(ragged), objective.filter(groups_lib.Groups(**full)))
+
+
+def test_pinned_rows_are_on_policy_and_the_others_against_their_old(build, evaluate):
+    """Guidance stripped: w = pi/q on some rows; on the rest w is 1, whatever stands in `old_logprobs`. Plain loops."""
+    rng = np.random.default_rng(5)
+    mask = (np.arange(5) < np.array([5, 3, 4, 1])[:, None]).astype(float)
+    logprobs = -rng.uniform(0.1, 2, mask.shape)
+    guided = logprobs + rng.normal(0, 0.3, mask.shape)
+    advantages, pinned = np.array([1.0, -0.5, -1.5, 0.7]), np.array([False, True, False, True])
+    old = np.where(pinned[:, None], np.nan, guided)
+    total, gradient = 0.0, np.zeros(mask.shape)
+    for i in range(4):
+        for t in range(int(mask[i].sum())):
+            w = 1.0 if pinned[i] else np.exp(logprobs[i, t] - guided[i, t])
+            a = advantages[i]
+            total -= min(w * a, min(max(w, 0.8), 1.2) * a) / mask.sum()
+            cut = (a > 0 and w > 1.2) or (a < 0 and w < 0.8)
+            gradient[i, t] = 0.0 if cut else -w * a / mask.sum()
+    batch = tokens_lib.Batch(mask=mask, advantages=advantages, old_logprobs=old, pinned=pinned)
+    found, slopes, metrics = evaluate(build(surrogate="clip(low=0.2, high=0.2)"), logprobs, batch)
+    np.testing.assert_allclose(found, total, rtol=1e-12)
+    np.testing.assert_allclose(slopes, gradient, rtol=1e-12, atol=1e-15)
+    assert metrics["actor/pg_clipfrac"] > 0
+    own = dataclasses.replace(batch, mask=mask * pinned[:, None])
+    _, alone, _ = evaluate(build(surrogate="clip(low=0.2, high=0.2)"), logprobs, own)
+    _, plain, _ = evaluate(
+        build(surrogate="clip(low=0.2, high=0.2)"), logprobs, dataclasses.replace(own, old_logprobs=None, pinned=None)
+    )
+    np.testing.assert_array_equal(alone, plain)

@@ -220,12 +220,12 @@ def test_mis_01_and_02_both_sides_use_the_full_tempered_distribution(build, eval
         np.testing.assert_allclose(metrics["is/mean"], ratio, atol=1e-9)  # a renormalised sampler shows
 
 
-def test_mis_06_log_probabilities_do_not_depend_on_the_chunk():
+def test_mis_06_log_probabilities_do_not_depend_on_the_pieces():
     given, expected = _case("mis-06")
     rng = np.random.default_rng(0)
     hidden, head = jnp.array(rng.normal(size=(8, 6)), jnp.float32), jnp.array(rng.normal(size=(6, 50)), jnp.float32)
     targets = jnp.arange(8)
-    found = [logprobs_lib.token_logprobs(hidden, head, targets, chunk=n)[0] for n in given["micro_batch_size"]]
+    found = [logprobs_lib.token_logprobs(hidden, head, targets, columns=n)[0] for n in given["micro_batch_size"]]
     for other in found[1:]:
         assert np.abs(found[0] - other).max() < expected["max_abs_logprob_difference"]
 

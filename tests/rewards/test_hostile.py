@@ -72,6 +72,15 @@ HOSTILE = {
     "matrix": r"\begin{pmatrix}" + r"1&2\\" * 3000 + r"\end{pmatrix}",
     "equations": "x=" * 3000 + "5",
     "signs": "-" * 5000 + "5",
+    "currencies": "¥€" * 450 + "5",
+    "functions": r"\sin" * 200 + "5",
+    "bars": "|" * 300 + "5",
+    "assignments": "f(" * 300 + ")=5",
+    "outward": "[1," * 300 + "]",
+    "repeating": "0." + "12" * 400 + r"\ldots",
+    "roots of sums": r"\sqrt{1+" * 20 + "2" + "}" * 20,
+    "powers of sums": "(1+x)^{1/3}" * 60,
+    "quantifiers": r"\text{ for k \in \mathbb{Z}" * 100,
     "spaces": "5" + " " * 500_000 + "5",
     "commas": "1,111" * 1000,
     "units": "5 " + "cm " * 3000,
@@ -91,6 +100,7 @@ def in_empty_folder(tmp_path, monkeypatch):
 def started():
     """Starting a worker takes a second or more; that is not the check's time."""
     workers.check([(r"\ln 2", r"\ln 2")])
+    return resident(os.getpid())
 
 
 def check(text: str, gold: str) -> math.Verdict:
@@ -140,9 +150,21 @@ def test_generated_texts(text, gold):
     assert check(text, gold).verdict in ("right", "wrong", "unknown")
 
 
-def test_workers_and_memory_are_sound_afterwards():
+def resident(pid: int) -> int:
+    """Bytes that a process holds now; 0 where /proc does not tell."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def test_workers_and_memory_are_sound_afterwards(started):
     assert [v.verdict for v in math.check_all([(rf"\boxed{{\ln {n}^2}}", rf"2\ln {n}") for n in (3, 5, 7)])] == [
         "right"
     ] * 3
     unit = 1 if sys.platform == "darwin" else 1024
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit < 3 << 30
+    assert resident(os.getpid()) - started < 200 << 20, "the checker's own process has grown"
+    idle = workers.pool(os.getpid()).pids()
+    assert idle and all(resident(pid) < 1 << 30 for pid in idle)

@@ -4,6 +4,7 @@ import concurrent.futures
 import multiprocessing
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -55,6 +56,20 @@ def test_a_worker_killed_from_outside_is_replaced(pool):
     for pid in pool.pids():
         os.kill(pid, signal.SIGKILL)
     assert [a[0] for a in pool.check([(r"\ln 4", r"2\ln 2")] * 3)] == ["right"] * 3
+
+
+def test_a_worker_killed_at_work_is_replaced_and_the_pair_tried_again():
+    pool = workers.Pool(1)
+    try:
+        pool.check([("x", "x")])
+        [first] = pool.pids()
+        threading.Timer(0.3, os.kill, (first, signal.SIGKILL)).start()
+        answer = pool.check([SLOW])[0]
+        assert answer[:1] + answer[2:3] == ("unknown", "timeouts")  # the second worker ran out of time
+        assert pool.pids() and pool.pids() != [first]
+        assert pool.check([(r"\ln 4", r"2\ln 2")])[0][0] == "right"
+    finally:
+        pool.close()
 
 
 def test_a_worker_that_cannot_start_is_an_error(monkeypatch):

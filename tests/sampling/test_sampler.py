@@ -10,7 +10,7 @@ import pytest
 
 from lanpo_jax import sharding
 from lanpo_jax.models import qwen
-from lanpo_jax.sampling import sampler
+from lanpo_jax.sampling import programs, sampler
 from lanpo_jax.types import Prompt
 from tests.models import tiny
 
@@ -56,7 +56,7 @@ PROMPTS = [[7, 8, 9, 10, 11], [20], list(range(30, 48))]
 
 
 def make(config, mesh, rows=64, **kw):
-    return sampler.Sampler(config, NumberTokenizer(), mesh, rows, prompt_bucket=8, token_bucket=4, **kw)
+    return sampler.Sampler(config, NumberTokenizer(), mesh, rows, prompt_bucket=8, **kw)
 
 
 def test_logprobs_are_those_of_the_whole_forward_pass(model, mesh):
@@ -178,7 +178,96 @@ def test_few_programs(mesh):
     params = tiny.params(config, mesh)
     run = make(config, mesh)
     run(params, [ask([7, 8])], seed=0, step=0, temperature=1.0)
-    before = sampler.sample._cache_size()
+    before = programs.decode._cache_size()
     for step, temperature in enumerate([0.0, 0.7, 1.3]):
         run(params, [ask([9] * (step + 1), limit=9 + step)], seed=step, step=step, temperature=temperature)
-    assert sampler.sample._cache_size() == before
+    assert programs.decode._cache_size() == before
+
+
+def test_prompts_of_unequal_numbers_of_samples_are_as_alone_and_share_few_programs(mesh):
+    config = tiny.config("llama")
+    params = tiny.params(config, mesh, scale=1.0)
+    run = make(config, mesh, rows=16)
+    prompts = [ask([7, 8, i], samples=n, key=str(i), limit=23) for i, n in enumerate([1, 3, 4, 2, 3, 1])]
+    before = programs.decode._cache_size()
+    found = run(params, prompts, seed=0, step=0, temperature=1.0)
+    assert programs.decode._cache_size() - before == 1
+    other = [ask([7, 9, i], samples=n, key=str(i), limit=21) for i, n in enumerate([4, 1, 2, 3, 3])]
+    run(params, other, seed=0, step=1, temperature=1.0)
+    assert programs.decode._cache_size() - before == 1
+    assert [len(g.completions) for g in found] == [1, 3, 4, 2, 3, 1]
+    for prompt, generation in zip(prompts[1:3], found[1:3]):
+        (alone,) = run(params, [prompt], seed=0, step=0, temperature=1.0)
+        assert [c.tokens.tolist() for c in alone.completions] == [c.tokens.tolist() for c in generation.completions]
+
+
+NEXT = [ask(ids).messages for ids in [*PROMPTS, [*range(40, 61), 7], [*range(40, 61), 8, 9]]]
+
+
+def test_next_token_probabilities_are_the_softmax_of_the_whole_forward_pass(model, mesh):
+    """Over the whole vocabulary and at temperature 1."""
+    config, params = model
+    ids = [5, 0, 17, 5, config.vocab - 1]
+    asked = [NumberTokenizer().render(messages) for messages in NEXT]
+    expected = np.stack([np.exp(score(config, params, mesh, p, 1.0)[-1])[ids] for p in asked])
+    found = make(config, mesh).next_token(params, NEXT, ids)
+    assert found.shape == (5, 5) and found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.ptp(found, axis=0).min() > 1e-5  # prompts are told apart
+
+
+def test_next_token_probabilities_do_not_depend_on_the_batch(mesh):
+    """Alone or among others, in any order, with other padding, a shared beginning, on four devices."""
+    config, ids = tiny.config("qwen3"), [5, 0, 17]
+    params = tiny.params(config, mesh)
+    run = make(config, mesh)
+    found = run.next_token(params, NEXT, ids)
+    big = sharding.make_mesh(data=4, fsdp=1, tensor=1, devices=jax.devices()[:4])
+    where = jax.tree.map(lambda s: s.sharding, sharding.shard_abstract(big, *qwen.abstract(config)))
+    others = {
+        "swapped": run.next_token(params, NEXT[::-1], ids)[::-1],
+        "alone": np.concatenate([run.next_token(params, [messages], ids) for messages in NEXT]),
+        "shared": make(config, mesh, prefill_rows=2, share_from=16).next_token(params, NEXT, ids),
+        "padded": dataclasses.replace(run, prompt_bucket=64).next_token(params, NEXT, ids),
+        "spread": make(config, big).next_token(jax.device_put(params, where), NEXT, ids),
+    }
+    for name, other in others.items():
+        np.testing.assert_allclose(other, found, atol=1e-6, err_msg=name)
+    assert run.next_token(params, [], ids).shape == (0, 3)
+
+
+def test_next_token_reuses_its_program(mesh):
+    config = tiny.config("llama")
+    params = tiny.params(config, mesh)
+    run = make(config, mesh)
+    run.next_token(params, [ask([7, 8]).messages] * 3, [4, 5])
+    before = programs.next_token._cache_size()
+    run.next_token(params, [ask([9] * n).messages for n in (1, 2, 3, 7)], [6, 2])
+    assert programs.next_token._cache_size() == before
+
+
+def test_weights_are_handed_over_once_and_again_when_any_of_them_changes(mesh):
+    config = tiny.config("qwen2")
+    params = tiny.params(config, mesh)
+    run = make(config, mesh)
+    first = run.weights(params)
+    assert run.weights(params) is first
+    changed = params | {"layers_1": params["layers_1"] | {"down": params["layers_1"]["down"] * 2}}
+    second = run.weights(changed)
+    np.testing.assert_array_equal(second["layers_1"]["down"], 2 * first["layers_1"]["down"])
+    np.testing.assert_array_equal(first["layers_0"]["qkv"][:32], params["layers_0"]["q"].T)
+
+
+def test_half_precision_weights_are_near_and_the_difference_is_measured(mesh):
+    """A bfloat16 sampler: its own log-probabilities, off by what rounding the weights makes."""
+    config = tiny.config("qwen3")
+    params = tiny.params(config, mesh, scale=2.0)
+    half = dataclasses.replace(make(config, mesh), config=dataclasses.replace(config, dtype="bfloat16"))
+    assert {x.dtype.name for x in jax.tree.leaves(half.weights(params)) if x.ndim > 1} == {"bfloat16"}
+    (g,) = half(params, [ask([7, 8, 9], samples=32, limit=12)], seed=0, step=0, temperature=1.0)
+    gaps = []
+    for c in g.completions:
+        logp = score(config, params, mesh, [7, 8, 9, *c.tokens.tolist()], 1.0)
+        gaps += [logp[2 + t, token] - c.logprobs[t] for t, token in enumerate(c.tokens)]
+    assert 1e-4 < np.abs(gaps).mean() < 0.05
+    assert abs(np.mean(gaps)) < 0.01
