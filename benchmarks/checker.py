@@ -25,7 +25,7 @@ import math_verify
 from lanpo_jax import data
 from lanpo_jax.rewards import math, workers
 
-BLOCK = 20
+BLOCK = 50
 Block = tuple[int, float, float]  # checks, our seconds, math-verify's seconds
 BEFORE, AFTER = len(r"We find $\boxed{"), len("}$.")
 NEAR_MISSES = (lambda s: f"-{s}", lambda s: f"{s}0", lambda s: f"{s}+1", lambda s: f"{s}, 7", lambda s: f"2({s})")
